@@ -1,0 +1,170 @@
+"""A channel: one end of a connection that carries frames both ways, in order, until it breaks.
+
+Whatever is sent goes through a bounded queue to a writer thread of its own, so the thread that runs the
+protocol never waits for the network. When a channel has had nothing to say for a while it sends a **beat**.
+A peer that was not heard for `silence_s` counts as gone: a process that is stopped keeps its connections
+open, and only silence gives it away. A broken connection is noticed at once.
+
+A channel closes exactly once. `on_closed(reason)` is called then, and nothing arrives after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from understudy.core.errors import PeerError
+from understudy.core.messages import Message
+from understudy.runtime.transport.wire import Frame, frame_of, frames_of
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 0.25
+SILENCE_S = 2.0
+#: Frames that may wait to be written. A peer that lets more pile up is not taking part.
+OUTBOUND_MAX = 200_000
+
+_BEAT = Frame({"kind": "beat"})
+
+
+class Writer(Protocol):
+    """What both ends of Flight offer for writing."""
+
+    def write_metadata(self, metadata: bytes) -> None: ...
+
+    def write_with_metadata(self, batch: pa.RecordBatch, metadata: bytes) -> None: ...
+
+
+class Channel:
+    """Sends frames; is told of frames that arrive. Safe to use from any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        on_frame: Callable[[Frame], None],
+        on_closed: Callable[[str], None],
+        *,
+        epoch: int = 0,
+        beat_s: float = BEAT_S,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.beat_s = beat_s
+        self.silence_s = silence_s
+        self.heard_at = time.monotonic()
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._outbound: queue.Queue[Message | Frame | None] = queue.Queue(OUTBOUND_MAX)
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self.cancel: Callable[[], None] | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def silent(self) -> bool:
+        """Whether the peer was not heard for too long."""
+        return time.monotonic() - self.heard_at > self.silence_s
+
+    def send(self, *messages: Message | Frame) -> None:
+        """Queue messages for the peer. On a closed channel they are lost, as they would be on the way."""
+        if self.closed:
+            return
+        try:
+            for message in messages:
+                self._outbound.put_nowait(message)
+        except queue.Full:
+            self.close(f"more than {OUTBOUND_MAX} messages wait for it")
+
+    def close(self, reason: str) -> None:
+        """Close for this reason, unless it is closed already."""
+        with self._lock:
+            if self.closed:
+                return
+            self._closed.set()
+        # The writer may be waiting; a full queue means it is not.
+        with contextlib.suppress(queue.Full):
+            self._outbound.put_nowait(None)
+        if self.cancel is not None:
+            self.cancel()
+        log.debug("%s closed: %s", self.name, reason)
+        self._on_closed(reason)
+
+    def wait_closed(self, timeout_s: float) -> bool:
+        """Wait until it is closed; False if it still is not."""
+        return self._closed.wait(timeout_s)
+
+    # --- the two threads of a channel --------------------------------------------------------------------
+
+    def write_until_closed(self, writer: Writer) -> None:
+        """Write what is queued, and beats, until the channel closes."""
+        try:
+            # The first beat tells the other side that it was let in.
+            writer.write_metadata(_BEAT.metadata())
+            while not self.closed:
+                for frame in self._next_frames():
+                    batch = frame.batch()
+                    if batch is None:
+                        writer.write_metadata(frame.metadata())
+                    else:
+                        writer.write_with_metadata(batch, frame.metadata())
+        except (pa.ArrowException, OSError) as error:
+            self.close(f"writing failed: {_first_line(error)}")
+
+    def _next_frames(self) -> Sequence[Frame]:
+        """What to write next: all that is queued, or a beat if nothing comes for a while."""
+        try:
+            first = self._outbound.get(timeout=self.beat_s)
+        except queue.Empty:
+            return [_BEAT]
+        items = [first]
+        while len(items) < 4096:
+            try:
+                items.append(self._outbound.get_nowait())
+            except queue.Empty:
+                break
+        frames: list[Frame] = []
+        run: list[Message] = []
+        for item in items:
+            if item is None:
+                break
+            if isinstance(item, Frame):
+                frames += frames_of(run, self.epoch)
+                run = []
+                frames.append(item)
+            else:
+                run.append(item)
+        return frames + frames_of(run, self.epoch)
+
+    def read_until_closed(self, reader: Any) -> None:
+        """Pass on what arrives until the channel closes or breaks."""
+        try:
+            while not self.closed:
+                chunk = reader.read_chunk()
+                self.heard_at = time.monotonic()
+                frame = frame_of(chunk.app_metadata, chunk.data)
+                if frame.kind == "bye":
+                    self.close(str(frame.head.get("reason", "the other side said goodbye")))
+                elif frame.kind != "beat" and not self.closed:
+                    self._on_frame(frame)
+        except StopIteration:
+            self.close("the connection broke")
+        except PeerError as error:
+            log.warning("%s: refused a message: %s", self.name, _first_line(error))
+            self.close(f"it broke the protocol: {_first_line(error)}")
+        except (pa.ArrowException, OSError) as error:
+            self.close(f"the connection broke: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n", 1)[0][:300]
