@@ -76,6 +76,11 @@ class Channel:
         """Whether the peer was not heard for too long."""
         return time.monotonic() - self.heard_at > self.silence_s
 
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be written."""
+        return self._outbound.qsize()
+
     def send(self, *messages: Message | Frame) -> None:
         """Queue messages for the peer. On a closed channel they are lost, as they would be on the way."""
         if self.closed:

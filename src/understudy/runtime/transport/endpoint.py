@@ -7,6 +7,7 @@ returns what it wants to be told.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -164,22 +165,21 @@ def connect(
     `ConnectionError` if it is not there or asks to try again.
     """
     client = flight.connect(f"grpc://{address}")
+    channel = Channel(
+        f"{purpose} at {address}", on_frame, on_closed, epoch=epoch, beat_s=beat_s, silence_s=silence_s
+    )
     try:
         descriptor = flight.FlightDescriptor.for_command(hello_bytes(purpose, facts))
-        writer, reader = client.do_exchange(descriptor)
-        _run_channel(
-            Channel(
-                f"{purpose} at {address}",
-                on_frame,
-                on_closed,
-                epoch=epoch,
-                beat_s=beat_s,
-                silence_s=silence_s,
-            ),
-            writer,
-            reader,
-            on_open,
-        )
+        try:
+            writer, reader = client.do_exchange(descriptor)
+        except (pa.ArrowException, OSError) as error:
+            raise ConnectionError(_told(error)) from None
+        try:
+            _run_channel(channel, writer, reader, on_open)
+        finally:
+            # Left to itself, a writer whose exchange broke complains on standard error when it is freed.
+            with contextlib.suppress(pa.ArrowException, OSError):
+                writer.close()
     finally:
         client.close()
 

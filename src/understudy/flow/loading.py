@@ -1,0 +1,68 @@
+"""Loading a flow file: an ordinary Python file that builds one `Flow` at its top level."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from understudy.flow.errors import FlowError, UserError
+from understudy.flow.flow import Flow
+
+
+def load(path: str | Path) -> Flow:
+    """The one flow that the file builds, validated. Whatever is wrong is a FlowError with file and line."""
+    file = Path(path)
+    if not file.is_file():
+        raise FlowError(f"{path}: there is no such file. Name the Python file that builds the flow.")
+    module = _execute(file)
+    flows = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, Flow)}
+    if not flows:
+        raise FlowError(f'{path}: no flow in it. Build one at the top level: flow = understudy.Flow("name").')
+    if len(flows) > 1:
+        found = ", ".join(f"{name} ({flow.name!r})" for name, flow in flows.values())
+        raise FlowError(f"{path}: {len(flows)} flows in it, but a run takes one: {found}. Split the file.")
+    ((_, flow),) = flows.values()
+    try:
+        flow.validate()
+    except FlowError as problem:
+        raise FlowError(f"{path}: {problem}") from None
+    return flow
+
+
+def _execute(file: Path) -> ModuleType:
+    resolved = file.resolve()
+    # A flow file may import its neighbours, as a script may.
+    if str(resolved.parent) not in sys.path:
+        sys.path.insert(0, str(resolved.parent))
+    name = f"understudy_flow_{resolved.stem}"
+    spec = spec_from_file_location(name, resolved, submodule_search_locations=None)
+    if spec is None or spec.loader is None:
+        raise FlowError(f"{file}: not a Python file. Its name must end in .py.")
+    module = module_from_spec(spec)
+    # Dataclasses look their module up while it runs. Afterwards it must be gone, so that Spark ships the
+    # file's functions to its workers by value: no worker could import this name.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as problem:
+        raise FlowError(f"{file}:{problem.lineno}: {problem.msg}.") from None
+    except UserError as problem:
+        raise FlowError(f"{_place(file, problem)}: {problem}") from None
+    except (Exception, SystemExit) as problem:
+        raise FlowError(f"{_place(file, problem)}: {type(problem).__name__}: {problem}") from None
+    finally:
+        del sys.modules[name]
+    return module
+
+
+def _place(file: Path, problem: BaseException) -> str:
+    """The file and the line of it that led to the problem, however deep below that line it arose."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(problem.__traceback__)
+        if frame.filename == str(file.resolve())
+    ]
+    return f"{file}:{lines[-1]}" if lines else str(file)

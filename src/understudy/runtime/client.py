@@ -1,0 +1,189 @@
+"""The small client with which a program pushes rows to a flow.
+
+    with understudy.Client("127.0.0.1:7700") as client:
+        client.push("packets", [{"src": "a", "dst": "b", "ts": "2026-01-01T00:00:00Z"}])
+
+`push` returns when the rows are safe in the gateway's log. If the connection breaks, the client connects
+again and repeats what was not answered; the gateway recognises the repetition, so no row is lost or taken
+in twice. A client's name must therefore be unique, and a program that is restarted and wants to repeat its
+last push gives the same name and the same sequence numbers again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from understudy.flow.errors import EnvironmentFailed, FlowError, RowError
+from understudy.flow.kinds import Push
+from understudy.flow.model import Source
+from understudy.runtime.ingest.rows import to_table
+from understudy.runtime.transport.channel import SILENCE_S, Channel
+from understudy.runtime.transport.endpoint import Refused, connect
+from understudy.runtime.transport.wire import Frame
+
+RETRY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A push that is safe. `late` of its rows were older than a sealed bucket."""
+
+    sequence: int
+    rows: int
+    late: int
+
+
+class Client:
+    """Pushes rows to the gateway at an address, in order. One thread at a time may use it."""
+
+    def __init__(
+        self, address: str, *, name: str | None = None, timeout_s: float = 60.0, silence_s: float = SILENCE_S
+    ) -> None:
+        self.name = name or f"client-{uuid.uuid4().hex[:12]}"
+        self._address = address
+        self._timeout_s = timeout_s
+        self._silence_s = silence_s
+        self._sequence = 0
+        self._sources: dict[str, Source] = {}
+        self._ready = threading.Event()
+        self._answers: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._channel: Channel | None = None
+        self._over = threading.Event()
+        self._refusal: str | None = None
+        self._thread = threading.Thread(target=self._run, name=f"push {self.name}", daemon=True)
+        self._thread.start()
+
+    def push(self, source: str, rows: object, *, sequence: int | None = None) -> Pushed:
+        """Push rows: a list of dicts, a dict of columns, a pandas frame or an Arrow table.
+
+        Returns once they are safe. Waits while the flow cannot take more. Raises `RowError` if they do not
+        fit; then none of them was taken.
+        """
+        table = to_table(self._source(source), rows)
+        if sequence is None:
+            sequence = self._sequence
+        answer = self._exchange(
+            Frame({"kind": "push", "source": source, "sequence": sequence}, (_ipc(table),)),
+            lambda frame: frame.kind in ("accepted", "refused") and frame.head.get("sequence") == sequence,
+        )
+        self._sequence = max(self._sequence, sequence + 1)
+        if answer.kind == "refused":
+            raise RowError(str(answer.head["why"]))
+        return Pushed(sequence, table.num_rows, int(answer.head["late"]))
+
+    def close_source(self, source: str) -> None:
+        """Say that no more rows of this source will come: everything of it is sealed."""
+        self._source(source)
+        self._exchange(
+            Frame({"kind": "close", "source": source}),
+            lambda frame: frame.kind == "closed" and frame.head.get("source") == source,
+        )
+
+    def close(self) -> None:
+        """Disconnect. What was pushed stays."""
+        self._over.set()
+        channel = self._channel
+        if channel is not None:
+            channel.close("the client is done")
+        self._thread.join(timeout=5)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _source(self, name: str) -> Source:
+        if not self._ready.wait(self._timeout_s) or self._refusal is not None:
+            raise EnvironmentFailed(
+                f"No gateway at {self._address}: {self._refusal or 'nothing answered'} "
+                f"(waited {self._timeout_s:g} s)."
+            )
+        if name not in self._sources:
+            raise FlowError(f"There is no source {name!r} in this flow. It has: {', '.join(self._sources)}.")
+        return self._sources[name]
+
+    def _exchange(self, frame: Frame, is_answer: Any) -> Frame:
+        """Send until it is answered, over as many connections as it takes."""
+        deadline = time.monotonic() + self._timeout_s
+        sent_over: Channel | None = None
+        while time.monotonic() < deadline and not self._over.is_set():
+            channel = self._channel
+            if channel is not None and channel is not sent_over:
+                channel.send(frame)
+                sent_over = channel
+            try:
+                answer = self._answers.get(timeout=RETRY_S)
+            except queue.Empty:
+                continue
+            if is_answer(answer):
+                return answer
+        raise EnvironmentFailed(
+            f"The gateway at {self._address} did not answer within {self._timeout_s:g} s. The rows may "
+            "or may not be in: push them again with the same client name and sequence number."
+        )
+
+    # --- the connection's thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                connect(
+                    self._address,
+                    "push",
+                    {"client": self.name},
+                    on_open=self._opened,
+                    on_frame=self._arrived,
+                    on_closed=self._closed,
+                    silence_s=self._silence_s,
+                )
+            except ConnectionError:
+                pass
+            except Refused as why:
+                self._refusal = str(why)
+                self._ready.set()
+                return
+            self._over.wait(RETRY_S)
+
+    def _opened(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def _closed(self, _why: str) -> None:
+        self._channel = None
+
+    def _arrived(self, frame: Frame) -> None:
+        if frame.kind == "sources":
+            self._sources = {name: _described(name, facts) for name, facts in frame.head["sources"].items()}
+            self._ready.set()
+        else:
+            self._answers.put(frame)
+
+
+def _described(name: str, facts: Mapping[str, str]) -> Source:
+    return Source(
+        name=name,
+        kind=Push(facts["schema"]),
+        schema=facts["schema"],
+        time=facts["time"],
+        late="restamp",
+        lateness_us=0,
+        idle_us=None,
+    )
+
+
+def _ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(memoryview(sink.getvalue()))

@@ -1,0 +1,205 @@
+"""The leader: one process of a run drives the controller machine.
+
+Any process may run a candidate. Who creates the ephemeral node `leader` leads until its session ends; the
+others watch that node. The leader recovers the stored view, reads members and reports, feeds the machine and
+publishes what it decides. What it reads is a level, not an edge: after each wake-up it compares who is there
+with who it knew.
+
+**Two leaders at once** are possible for a moment: one that sleeps does not notice that its session expired.
+They do no harm, because a view is published by compare-and-set on the version of the one it was decided upon.
+The slower one is refused, drops its machine and begins again from what is stored.
+
+**Nothing is forgotten.** A report is deleted only after the views that reflect it are published. If the
+leader dies in between, the next one reads the report again, and the machine finds that it is old news.
+
+**Patience at the start.** A new leader cannot tell a member that died with the old leader from one whose
+session is just being made anew, after ZooKeeper itself was away for long. So it gives seated members that it
+has not seen yet one session timeout to appear. Suspicions are acted upon at once all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from understudy.core.controller import Controller, Event, MemberJoined, MemberLeft
+from understudy.core.errors import PeerError
+from understudy.core.view import Slot
+from understudy.runtime.coordination.client import Coordination, Report, Superseded
+from understudy.runtime.coordination.members import Member
+from understudy.runtime.coordination.reports import event_of
+from understudy.runtime.coordination.session import AWAY, Closed
+from understudy.runtime.coordination.watched import Watched
+
+log = logging.getLogger(__name__)
+
+#: How long a candidate of priority 1 lets one of priority 0 go first when a run begins.
+HOLD_BACK_S = 1.0
+
+
+class Leadership:
+    """A candidate for leadership, in a thread of its own from `start` to `stop`.
+
+    Members of `seat_kind` can take seats. `priority` 0 stands for election at once; each step above it waits
+    `HOLD_BACK_S` longer before its first attempt, so that the gateway leads when it is there at the start.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        name: str,
+        slots: Sequence[Slot] = (Slot.PRIM, Slot.SEC),
+        seat_kind: str = "node",
+        priority: int = 0,
+    ) -> None:
+        self.name = name
+        #: What ended the candidate, if it was our own bug.
+        self.failure: Exception | None = None
+        self._coordination = coordination
+        self._session = coordination.session
+        self._path = f"{coordination.root}/leader"
+        self._slots = tuple(slots)
+        self._seat_kind = seat_kind
+        self._priority = priority
+        self._grace_s = self._session.timeout_ms / 1000
+        self._stopped = threading.Event()
+        self._leading = threading.Event()
+        self._wake = threading.Event()
+        self._members = Watched(self._session, coordination.read_members, self._wake.set)
+        self._reports = Watched(self._session, coordination.reports, self._wake.set)
+        self._thread = threading.Thread(target=self._run, name=f"leadership-{name}", daemon=True)
+
+    @property
+    def leading(self) -> bool:
+        """Whether this candidate leads, as far as it knows."""
+        return self._leading.is_set() and self._session.connected
+
+    def await_leading(self, timeout_s: float) -> bool:
+        return self._leading.wait(timeout_s)
+
+    def start(self) -> Leadership:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Steps down, so that another candidate leads at once."""
+        self._stopped.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._stopped.wait(self._priority * HOLD_BACK_S)
+        try:
+            while not self._stopped.is_set():
+                self._stand()
+        except Closed:
+            pass
+        except Exception as error:
+            log.exception("the leadership candidate %s failed", self.name)
+            self.failure = error
+        finally:
+            self._leading.clear()
+            self._step_down()
+
+    def _stand(self) -> None:
+        """One candidacy: lead, or wait until the leader is gone."""
+        self._wake.clear()
+        try:
+            elected = self._session.patiently(self._elected)
+            if elected is not None:
+                self._lead(elected)
+            else:
+                self._wake.wait()
+        except Superseded as other:
+            log.warning("%s leads on from the stored view: %s", self.name, other)
+        finally:
+            self._leading.clear()
+
+    def _elected(self) -> int | None:
+        """The session in which we lead; None while somebody else does, with a watch on the end of that."""
+        client = self._session.client
+        with contextlib.suppress(NodeExistsError):
+            client.create(self._path, self.name.encode(), ephemeral=True)
+        try:
+            _, stat = client.get(self._path, watch=self._on_watch)
+        except NoNodeError:
+            self._wake.set()
+            return None
+        return int(stat.ephemeralOwner) if stat.ephemeralOwner == self._session.id else None
+
+    def _on_watch(self, _: Any) -> None:
+        self._wake.set()
+
+    def _lead(self, session: int) -> None:
+        stored = self._coordination.view()
+        term = _Term(self._coordination, Controller(self._slots, stored.view if stored else None))
+        term.version = stored.version if stored else None
+        patient_until = time.monotonic() + self._grace_s
+        self._leading.set()
+        while not self._stopped.is_set() and self._session.id == session:
+            self._wake.clear()
+            patience_s = max(0.0, patient_until - time.monotonic())
+            try:
+                members = [member for member in self._members.now() if member.kind == self._seat_kind]
+                waiting = term.follow_members(members, patient=patience_s > 0)
+                term.act_on(self._reports.now())
+            except AWAY:
+                self._session.await_connection(1.0)
+                continue
+            self._wake.wait(patience_s if waiting else None)
+
+    def _step_down(self) -> None:
+        try:
+            _, stat = self._session.client.get(self._path)
+            if stat.ephemeralOwner == self._session.id:
+                self._session.client.delete(self._path)
+        except (*AWAY, NoNodeError):
+            # Then the end of the session does it.
+            pass
+
+
+class _Term:
+    """One term of office: the machine, the version of the stored view that it knows, and whom it has seen."""
+
+    def __init__(self, coordination: Coordination, controller: Controller) -> None:
+        self.version: int | None = None
+        self._coordination = coordination
+        self._controller = controller
+        self._seen: dict[str, int] = {}
+
+    def follow_members(self, members: list[Member], patient: bool) -> bool:
+        """Tells the machine who left and who joined. True while seated members may still appear."""
+        there = {member.name: member.order for member in members}
+        view = self._controller.view
+        seated = [seat.node for seat in view.seats.values() if seat.alive] if view else []
+        unseen = [node for node in seated if node not in there and node not in self._seen]
+        gone = [node for node in self._seen if node not in there]
+        for node in gone if patient else gone + unseen:
+            self._handle(MemberLeft(node))
+        for node, order in there.items():
+            if node not in self._seen:
+                self._handle(MemberJoined(node, order))
+        self._seen = there
+        return patient and bool(unseen)
+
+    def act_on(self, reports: list[Report]) -> None:
+        for report in reports:
+            try:
+                self._handle(event_of(report))
+            except Superseded:
+                raise
+            except PeerError:
+                log.exception("a report was not understood; it is dropped")
+            self._coordination.drop_report(report)
+
+    def _handle(self, event: Event) -> None:
+        for publish in self._controller.handle(event):
+            self.version = self._coordination.publish(publish.view, self.version)
+            log.info("%s: %s", event, publish.view)

@@ -1,0 +1,1 @@
+"""The gateway: where rows come in and results go out."""

@@ -1,0 +1,269 @@
+"""The boundary: ingress and egress as machines, and the connections of the replicas to them.
+
+Everything here runs on one actor. Connections are let in only for a seat that the current view holds: node,
+slot and seat epoch must match (`View.holds`), and every message repeats the epoch. When a connection
+breaks, the machines are told at once, and the controller gets a suspicion. What the controller decides
+comes back as a view.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from understudy.core.bucket import Bucket, BucketId
+from understudy.core.egress import Egress
+from understudy.core.errors import Fenced, PeerError
+from understudy.core.ingress import Ingress
+from understudy.core.instructions import Deliver, FoldedIn, Instruction, Send, Trimmed
+from understudy.core.messages import Attached, Delivered, Detached, From, Sealed
+from understudy.core.view import Activated, Fail, Seated, Slot, View, changes
+from understudy.runtime.actor import Actor
+from understudy.runtime.settings import RunSettings
+from understudy.runtime.transport.channel import Channel
+from understudy.runtime.transport.endpoint import Accepted, NotYet
+from understudy.runtime.transport.wire import Frame, messages_of
+
+log = logging.getLogger(__name__)
+
+INGRESS = "ingress"
+EGRESS = "egress"
+
+
+class Surroundings(Protocol):
+    """What the boundary needs of its process. None of these may block."""
+
+    def deliver(self, bucket: Bucket) -> None: ...
+
+    def trim(self, through: BucketId) -> None: ...
+
+    def room(self, there_is: bool) -> None: ...
+
+    def report(self, kind: str, facts: dict[str, Any]) -> None: ...
+
+    def note(self, what: str, **facts: Any) -> None: ...
+
+    def stats(self, node: str, facts: Mapping[str, Any]) -> None: ...
+
+
+class Boundary:
+    """Ingress and egress of one flow. Methods without a leading underscore may be called from any thread."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        name: str,
+        actor: Actor,
+        surroundings: Surroundings,
+        *,
+        recovered: Sequence[Bucket],
+        delivered: BucketId,
+    ) -> None:
+        self._settings = settings
+        self._name = name
+        self._actor = actor
+        self._around = surroundings
+        self._recovered = recovered
+        self._delivered = delivered
+        self._waiting: deque[Bucket] = deque()
+        self._channels: dict[tuple[Slot, str], Channel] = {}
+        self._folded: dict[Slot, set[str]] = {}
+        self.view: View | None = None
+        self.ingress: Ingress | None = None
+        self.egress: Egress | None = None
+
+    # --- called by other threads -------------------------------------------------------------------------
+
+    def on_view(self, view: View) -> None:
+        self._actor.post(self._view, view)
+
+    def on_sealed(self, buckets: list[Bucket]) -> None:
+        self._actor.post(self._sealed, buckets)
+
+    def on_delivered(self, through: BucketId) -> None:
+        self._actor.post(self._sink_holds, through)
+
+    def admit(self, end: str) -> Callable[[Mapping[str, Any]], Accepted]:
+        """The handler for replicas that connect to this end."""
+
+        def handler(hello: Mapping[str, Any]) -> Accepted:
+            slot, node, epoch = _seat_of(hello)
+            self._check_seat(slot, node, epoch)
+            box: list[Channel] = []
+
+            def opened(channel: Channel) -> None:
+                box.append(channel)
+                self._actor.post(self._open, slot, end, channel, dict(hello))
+
+            return Accepted(
+                on_open=opened,
+                on_frame=lambda frame: self._actor.post(self._frame, slot, end, box[0], node, frame),
+                on_closed=lambda why: self._actor.post(self._closed, slot, end, box and box[0], node, why),
+                name=f"{node} ({slot.value}, {end})",
+                epoch=epoch,
+            )
+
+        return handler
+
+    def _check_seat(self, slot: Slot, node: str, epoch: int) -> None:
+        view = self.view
+        if view is None or epoch > view.epoch:
+            raise NotYet("the view that gave you this seat has not reached me")
+        if not view.holds(slot, node, epoch):
+            self._around.note("fenced", node=node, slot=slot.value, epoch=epoch)
+            raise Fenced(f"{node} does not hold {slot.value} since epoch {epoch} any more")
+
+    # --- on the actor: views -----------------------------------------------------------------------------
+
+    def _view(self, view: View) -> None:
+        old, self.view = self.view, view
+        self._around.note("view", view=view)
+        if self.ingress is None or self.egress is None:
+            self._begin(view)
+            return
+        for change in changes(old, view):
+            if isinstance(change, Fail):
+                self._drop(change.slot, "the controller declared it dead")
+                self._folded.pop(change.slot, None)
+            self._tell_both(change)
+            if isinstance(change, Activated) and change.slot not in self.ingress.sending:
+                self._drop(change.slot, "it must attach again as an active replica")
+
+    def _begin(self, view: View) -> None:
+        statuses = {slot: seat.status for slot, seat in view.seats.items()}
+        self.ingress = Ingress(
+            statuses,
+            buckets_max=self._settings.input_buckets_max,
+            bytes_max=self._settings.input_bytes_max,
+            recovered=self._recovered,
+        )
+        self.egress = Egress(statuses, delivered=self._delivered)
+        self._recovered = ()
+        self._seal_waiting()
+
+    def _tell_both(self, event: object) -> None:
+        if self.ingress is not None and self.egress is not None and not isinstance(event, Seated):
+            self._carry_out(INGRESS, self.ingress.handle(event))
+            self._carry_out(EGRESS, self.egress.handle(event))
+
+    def _drop(self, slot: Slot, why: str) -> None:
+        for end in (INGRESS, EGRESS):
+            channel = self._channels.pop((slot, end), None)
+            if channel is not None:
+                channel.close(why)
+
+    # --- on the actor: connections -----------------------------------------------------------------------
+
+    def _open(self, slot: Slot, end: str, channel: Channel, hello: dict[str, Any]) -> None:
+        try:
+            self._check_seat(*_seat_of(hello))
+            attached = Attached(slot, hello["through"], hello["version"], hello["checkpoint"])
+        except (NotYet, PeerError, KeyError, TypeError, ValueError) as problem:
+            channel.close(f"not let in: {problem}")
+            return
+        former = self._channels.pop((slot, end), None)
+        if former is not None:
+            former.close("a newer connection took its place")
+            self._handle(end, Detached(slot))
+        self._channels[slot, end] = channel
+        self._around.note("attached", slot=slot.value, end=end, node=hello["node"])
+        self._guarded(channel, end, attached)
+
+    def _frame(self, slot: Slot, end: str, channel: Channel, node: str, frame: Frame) -> None:
+        if self._channels.get((slot, end)) is not channel:
+            return
+        if frame.kind == "stats":
+            self._around.stats(node, frame.head)
+            return
+        if frame.head.get("epoch") != channel.epoch:
+            self._around.note("fenced", node=node, slot=slot.value, epoch=frame.head.get("epoch"))
+            channel.close(f"a message of epoch {frame.head.get('epoch')} came, this seat has {channel.epoch}")
+            return
+        try:
+            messages = messages_of(frame)
+        except PeerError as problem:
+            channel.close(f"it broke the protocol: {problem}")
+            return
+        for message in messages:
+            self._guarded(channel, end, From(slot, message))
+
+    def _guarded(self, channel: Channel, end: str, event: object) -> None:
+        """Let the machine handle what a peer caused. A peer that breaks the protocol is cut off."""
+        if channel.closed:
+            return
+        try:
+            self._handle(end, event)
+        except PeerError as problem:
+            log.warning("%s broke the protocol: %s", channel.name, problem)
+            channel.close(f"it broke the protocol: {str(problem).splitlines()[0]}")
+
+    def _closed(self, slot: Slot, end: str, channel: Channel | None, node: str, why: str) -> None:
+        if channel is None or self._channels.get((slot, end)) is not channel:
+            return
+        del self._channels[slot, end]
+        log.info("%s: %s", channel.name, why)
+        self._around.note("detached", slot=slot.value, end=end, node=node, why=why)
+        self._handle(end, Detached(slot))
+        self._around.report("suspected", {"node": node, "epoch": channel.epoch, "by": self._name})
+
+    # --- on the actor: data ------------------------------------------------------------------------------
+
+    def _sealed(self, buckets: list[Bucket]) -> None:
+        self._waiting.extend(buckets)
+        self._seal_waiting()
+
+    def _seal_waiting(self) -> None:
+        if self.ingress is not None:
+            while self._waiting and not self.ingress.full:
+                bucket = self._waiting.popleft()
+                self._around.note("sealed", bucket=bucket)
+                self._carry_out(INGRESS, self.ingress.handle(Sealed(bucket)))
+        self._around.room(not self._waiting and not (self.ingress is not None and self.ingress.full))
+
+    def _sink_holds(self, through: BucketId) -> None:
+        self._handle(EGRESS, Delivered(through))
+
+    def _handle(self, end: str, event: object) -> None:
+        machine = self.ingress if end == INGRESS else self.egress
+        if machine is None:
+            raise PeerError("nobody may attach before the first view")
+        sender = self.egress.sender if self.egress is not None else None
+        self._carry_out(end, machine.handle(event))
+        if end == INGRESS and self._waiting:
+            self._seal_waiting()
+        if self.egress is not None and self.egress.sender is not sender and self.egress.sender is not None:
+            self._around.note("sender", slot=self.egress.sender.value, through=self.egress.received)
+
+    def _carry_out(self, end: str, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Send(slot, message):
+                    channel = self._channels.get((slot, end))
+                    if channel is not None:
+                        channel.send(message)
+                case Deliver(bucket):
+                    self._around.deliver(bucket)
+                case Trimmed(through):
+                    self._around.trim(through)
+                case FoldedIn(slot):
+                    self._fold_in(slot, end)
+                case _:
+                    raise AssertionError(f"the gateway cannot carry out {instruction}")
+
+    def _fold_in(self, slot: Slot, end: str) -> None:
+        ends = self._folded.setdefault(slot, set())
+        ends.add(end)
+        if ends == {INGRESS, EGRESS} and self.view is not None:
+            self._around.report("folded_in", {"slot": slot.value, "epoch": self.view.seats[slot].epoch})
+
+
+def _seat_of(hello: Mapping[str, Any]) -> tuple[Slot, str, int]:
+    try:
+        slot, node, epoch = Slot(hello["slot"]), hello["node"], hello["epoch"]
+    except (KeyError, ValueError) as problem:
+        raise PeerError(f"a replica must name slot, node and epoch: {problem}") from problem
+    if not isinstance(node, str) or type(epoch) is not int:
+        raise PeerError(f"a replica must name slot, node and epoch, not {node!r} and {epoch!r}")
+    return slot, node, epoch

@@ -1,0 +1,214 @@
+"""The gateway process: intake, boundary and delivery of one flow, behind one Flight port.
+
+It also stands for leader of the controller, first in line: it is the one that notices a dead replica. A
+gateway that was killed is started again with the same folder and port. Its log and its sinks tell it where
+it was, and the replicas, which have been trying to reach it, attach again.
+
+When every source has ended and all their output is delivered, the gateway's work is done and it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from understudy.core.bucket import Bucket, BucketId, end_of
+from understudy.core.view import Slot
+from understudy.flow.loading import load
+from understudy.flow.policy import policy_named
+from understudy.runtime.actor import Actor
+from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.leader import Leadership
+from understudy.runtime.gateway.boundary import EGRESS, INGRESS, Boundary
+from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
+from understudy.runtime.gateway.intake import Intake, now_us
+from understudy.runtime.process import Ending
+from understudy.runtime.recording import Recorder
+from understudy.runtime.settings import RunSettings
+from understudy.runtime.transport.channel import Channel
+from understudy.runtime.transport.endpoint import Accepted, Endpoint
+from understudy.runtime.transport.wire import Frame
+
+log = logging.getLogger(__name__)
+
+NAME = "gateway"
+FACT = "gateway"
+
+
+def slots_of(policy: str) -> tuple[Slot, ...]:
+    """The slots that a policy fills."""
+    return tuple(Slot)[: policy_named(policy).replicas]
+
+
+class Gateway:
+    """Everything in the gateway process, wired together. The boundary's surroundings."""
+
+    def __init__(self, settings: RunSettings, ending: Ending) -> None:
+        self._settings = settings
+        self._ending = ending
+        self._flow = load(settings.flow_path)
+        self._recorder = Recorder(settings, self._flow.name, NAME)
+        self._stats = _Stats(self._flow.bucket_us)
+        self._actor = Actor("boundary", ending.fail)
+        self._delivery = Delivery(self._flow, settings.path, self._delivered, ending.fail)
+        position, unreported = self._delivery.recover()
+        if unreported is not None:
+            self._recorder.delivered(unreported)
+        self._intake = Intake(self._flow, settings.path, self._on_sealed, ending.fail)
+        self._endpoint = Endpoint(
+            settings.host, settings.gateway_port, beat_s=settings.beat_s, silence_s=settings.silence_s
+        )
+        self._coordination = Coordination(settings.zookeeper, settings.run)
+        self._boundary = Boundary(
+            settings,
+            NAME,
+            self._actor,
+            self,
+            recovered=tuple(self._intake.recover()),
+            delivered=position,
+        )
+
+    def run(self) -> None:
+        """Work until the end."""
+        self._endpoint.handle(INGRESS, self._boundary.admit(INGRESS))
+        self._endpoint.handle(EGRESS, self._boundary.admit(EGRESS))
+        self._endpoint.handle("push", self._intake.admit)
+        self._endpoint.handle("status", self._admit_status)
+        facts = {"flight": self._endpoint.address, "pid": os.getpid()}
+        self._coordination.put_fact(FACT, facts)
+        leadership = Leadership(
+            self._coordination, NAME, slots_of(self._settings.policy), seat_kind="node", priority=0
+        ).start()
+        membership = self._coordination.join("gateway", f"{NAME}.{os.getpid()}", facts)
+        self._delivery.start()
+        self._coordination.watch_view(self._boundary.on_view)
+        self._intake.start()
+        self._recorder.begun()
+        try:
+            while not self._ending.wait(0.05):
+                if self._finished():
+                    log.info("every source has ended and everything is delivered")
+                    break
+        finally:
+            self._intake.end()
+            self._actor.end()
+            self._delivery.end()
+            self._recorder.ended(finished=self._finished())
+            membership.leave()
+            leadership.stop()
+            self._coordination.close()
+            self._endpoint.end()
+
+    def _finished(self) -> bool:
+        last = self._intake.last_bucket
+        egress = self._boundary.egress
+        # The empty stretch after the last row is long; to be somewhere in it is to have delivered every row.
+        return last is not None and egress is not None and egress.delivered > last + self._ahead() // 2
+
+    def _ahead(self) -> int:
+        return max(0, self._intake.sealed_through - (self._intake.last_bucket or 0))
+
+    # --- what the boundary asks for ----------------------------------------------------------------------
+
+    def _on_sealed(self, buckets: list[Bucket]) -> None:
+        self._boundary.on_sealed(buckets)
+
+    def deliver(self, bucket: Bucket) -> None:
+        self._delivery.put(bucket)
+
+    def trim(self, through: BucketId) -> None:
+        self._intake.trim(through)
+
+    def room(self, there_is: bool) -> None:
+        self._intake.room(there_is)
+
+    def report(self, kind: str, facts: dict[str, Any]) -> None:
+        self._recorder.reported(kind, facts)
+        self._coordination.report(kind, facts)
+
+    def note(self, what: str, **facts: Any) -> None:
+        self._recorder.note(what, **facts)
+
+    def stats(self, node: str, facts: Mapping[str, Any]) -> None:
+        self._stats.of_node(node, facts)
+
+    def _delivered(self, done: DeliveredRange) -> None:
+        self._recorder.delivered(done)
+        self._stats.delivered(done)
+        self._boundary.on_delivered(done.through)
+
+    # --- status ------------------------------------------------------------------------------------------
+
+    def _admit_status(self, _hello: Mapping[str, Any]) -> Accepted:
+        def send(channel: Channel) -> None:
+            channel.send(Frame({"kind": "status", "status": self.status()}))
+
+        return Accepted(
+            on_open=send, on_frame=lambda _frame: None, on_closed=lambda _reason: None, name="status"
+        )
+
+    def status(self) -> dict[str, Any]:
+        """What an operator wants to know, as plain data."""
+        view = self._boundary.view
+        ingress, egress = self._boundary.ingress, self._boundary.egress
+        return {
+            "run": self._settings.run,
+            "flow": self._flow.name,
+            "policy": self._settings.policy,
+            "at_us": now_us(),
+            "epoch": view.epoch if view else 0,
+            "lost": view.lost if view else None,
+            "seats": {
+                slot.value: {"node": seat.node, "status": seat.status.value, "epoch": seat.epoch}
+                for slot, seat in (view.seats.items() if view else ())
+            },
+            "sender": egress.sender.value if egress and egress.sender else None,
+            "sealed_through": self._intake.sealed_through,
+            "delivered_through": egress.delivered if egress else None,
+            "buffered_buckets": len(ingress.buffer) if ingress else 0,
+            "buffered_bytes": ingress.buffer.size_bytes if ingress else 0,
+            "log_bytes": self._intake.log_bytes,
+            "late": self._intake.late(),
+            "gateway": {"pid": os.getpid(), "flight": self._endpoint.address},
+            **self._stats.summary(),
+        }
+
+
+class _Stats:
+    """Counts for the status: written by several threads, each its own fields, read by any."""
+
+    def __init__(self, bucket_us: int) -> None:
+        self._bucket_us = bucket_us
+        self._lock = threading.Lock()
+        self._nodes: dict[str, dict[str, Any]] = {}
+        self._rows_out = 0
+        self._latency_ms = 0.0
+        self._last_output_at = 0.0
+
+    def of_node(self, node: str, facts: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._nodes[node] = {key: value for key, value in facts.items() if key != "kind"}
+
+    def delivered(self, done: DeliveredRange) -> None:
+        rows = sum(rows for _, rows, _ in done.buckets)
+        with self._lock:
+            self._rows_out += rows
+            if done.buckets:
+                self._last_output_at = time.time()
+                newest_us = end_of(done.buckets[-1][0], self._bucket_us)
+                self._latency_ms = max(0.0, (now_us() - newest_us) / 1_000)
+
+    def summary(self) -> dict[str, Any]:
+        with self._lock:
+            return {
+                "nodes": dict(self._nodes),
+                "rows_out": self._rows_out,
+                "latency_ms": round(self._latency_ms, 1),
+                "last_output_s": round(time.time() - self._last_output_at, 3)
+                if self._last_output_at
+                else None,
+            }

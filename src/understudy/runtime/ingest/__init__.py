@@ -1,0 +1,1 @@
+"""Ingress: from rows that arrive to sealed buckets that survive a crash."""

@@ -1,0 +1,141 @@
+"""Frames: how records lie in a segment file, and how to tell a crash from damage.
+
+One commit writes one frame and syncs it before the next frame is begun:
+
+    magic | crc32 of the body | length of the body | crc32 of those three | body: record, record, ...
+    record: kind, length of the head, length of the body | head (JSON) | body (bytes)
+
+So only the last frame of the last segment can be torn by a crash; it was never acknowledged, and is cut off.
+A bad frame with something behind it was once whole: the disk has damaged it, and going on would lose rows
+that were acknowledged. The header has a checksum of its own so that a damaged length is not taken for a torn
+tail.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from understudy.flow.errors import EnvironmentFailed
+
+_MAGIC = b"\xf5UWL"
+_FRONT = struct.Struct("<4sIQ")
+_CRC = struct.Struct("<I")
+HEADER_BYTES = _FRONT.size + _CRC.size
+_RECORD = struct.Struct("<BIQ")
+
+
+class RecordKind(IntEnum):
+    """What a record says. The numbers are on disk: never renumber them."""
+
+    STATE = 1
+    PUSH = 2
+    SEAL = 3
+    TRIM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    kind: RecordKind
+    head: dict[str, Any]
+    body: bytes = b""
+
+    def encoded(self) -> list[bytes]:
+        """The record in pieces: bodies are large, and joining them would copy them."""
+        head = json.dumps(self.head, ensure_ascii=False, separators=(",", ":")).encode()
+        return [_RECORD.pack(self.kind, len(head), len(self.body)) + head, self.body]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A segment's records, and how much of the file they are: the rest is a torn tail."""
+
+    records: list[Record]
+    good_bytes: int
+    torn_bytes: int
+
+
+def frame(pieces: Sequence[bytes]) -> list[bytes]:
+    """One frame around the pieces of encoded records, itself in pieces."""
+    checksum = 0
+    for piece in pieces:
+        checksum = crc32(piece, checksum)
+    front = _FRONT.pack(_MAGIC, checksum, sum(len(piece) for piece in pieces))
+    return [front + _CRC.pack(crc32(front)), *pieces]
+
+
+def read_frames(file: Path) -> Read:
+    """Every whole frame of a segment. Damage that no crash explains is EnvironmentFailed."""
+    data = memoryview(_contents(file))
+    records: list[Record] = []
+    at = 0
+    while at < len(data):
+        length = _body_length(data, at)
+        if length is None:
+            _require_torn(file, data, at)
+            break
+        start, end = at + HEADER_BYTES, at + HEADER_BYTES + length
+        if end > len(data):
+            break
+        if crc32(data[start:end]) != _FRONT.unpack_from(data, at)[1]:
+            # The next frame is begun only after this one was synced.
+            if end < len(data):
+                raise _damage(file, at, end)
+            break
+        records += _records(data[start:end])
+        at = end
+    return Read(records, at, len(data) - at)
+
+
+def _contents(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as problem:
+        raise EnvironmentFailed(f"The log {file} cannot be read: {problem}.") from problem
+
+
+def _body_length(data: memoryview, at: int) -> int | None:
+    """The length that a valid header at `at` gives; None if there is no valid header."""
+    if at + HEADER_BYTES > len(data):
+        return None
+    magic, _, length = _FRONT.unpack_from(data, at)
+    front = data[at : at + _FRONT.size]
+    if magic != _MAGIC or _CRC.unpack_from(data, at + _FRONT.size)[0] != crc32(front):
+        return None
+    return int(length)
+
+
+def _require_torn(file: Path, data: memoryview, at: int) -> None:
+    """Raise if a valid header follows the bad one at `at`."""
+    rest = bytes(data[at:])
+    found = rest.find(_MAGIC, 1)
+    while found >= 0:
+        if _body_length(data, at + found) is not None:
+            raise _damage(file, at, at + found)
+        found = rest.find(_MAGIC, found + 1)
+
+
+def _damage(file: Path, at: int, after: int) -> EnvironmentFailed:
+    return EnvironmentFailed(
+        f"The log {file} is damaged at byte {at}: a record there is not what was written, and others follow "
+        f"at byte {after}. Restore the file from a copy, or start the run in a new folder."
+    )
+
+
+def _records(body: memoryview) -> list[Record]:
+    records: list[Record] = []
+    at = 0
+    while at < len(body):
+        kind, head_bytes, body_bytes = _RECORD.unpack_from(body, at)
+        start = at + _RECORD.size
+        at = start + head_bytes + body_bytes
+        head = json.loads(bytes(body[start : start + head_bytes]))
+        # A copy of its own: aligned, and it does not keep the whole segment in memory.
+        records.append(Record(RecordKind(kind), head, bytes(body[start + head_bytes : at])))
+    return records

@@ -1,0 +1,136 @@
+"""One source's rows, cut into buckets and sealed.
+
+A stamper reads no clock and keeps no file: tables and times go in, sealed buckets come out, and equal calls
+give equal buckets. That is what lets the log hold only what arrived.
+
+Bucket k is sealed by the first of these:
+- a row arrives whose time is at or past the end of k plus the source's lateness;
+- an explicit boundary (`seal_through`), such as the one `idle_boundary` proposes while nothing arrives;
+- the source is closed.
+
+A row that belongs to a sealed bucket is late. Rows are judged against what was sealed before their push, so
+disorder inside one push is never late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.errors import require
+from understudy.flow.errors import RowError
+from understudy.flow.model import Source
+from understudy.flow.schema import TIMESTAMP
+from understudy.runtime.ingest.buckets import Times, canonical, split, times_us
+
+#: The boundary of a closed source: after every bucket.
+END: BucketId = 2**62
+
+Sealed = list[tuple[BucketId, pa.Table]]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows ready to be taken in, after late ones were treated as the source says."""
+
+    table: pa.Table
+    times: Times
+    late: int
+
+
+class Stamper:
+    """Holds the open rows of `source`. `through` is the last sealed bucket's number."""
+
+    def __init__(self, source: Source, width_us: int) -> None:
+        self._source = source
+        self._width_us = width_us
+        self._open: dict[BucketId, list[pa.Table]] = {}
+        self.through: BucketId = NOTHING
+        self.newest_us: int | None = None
+        self.arrival_us: int | None = None
+        self.late = 0
+
+    @property
+    def closed(self) -> bool:
+        return self.through == END
+
+    @property
+    def open_rows(self) -> pa.Table:
+        """The rows of open buckets, in an order from which `hold` makes the same buckets again."""
+        tables = [table for number in sorted(self._open) for table in self._open[number]]
+        return pa.concat_tables(tables) if tables else self._source.arrow_schema.empty_table()
+
+    def hold(self, table: pa.Table) -> None:
+        """Take in rows of open buckets without sealing anything: how `open_rows` come back from the log."""
+        self._add(table, times_us(table, self._source.time))
+
+    def judge(self, table: pa.Table) -> Judged:
+        """What would become of these rows. Changes nothing; a RowError refuses them all."""
+        source = self._source
+        require(not self.closed, f"rows for the closed source {source.name!r}")
+        times = times_us(table, source.time)
+        oldest_open_us = (self.through + 1) * self._width_us if self.through != NOTHING else None
+        if oldest_open_us is None or not len(times) or int(times.min()) >= oldest_open_us:
+            return Judged(table, times, 0)
+        late = times < oldest_open_us
+        count = int(np.count_nonzero(late))
+        if source.late == "refuse":
+            oldest = int(times.argmin())
+            raise RowError(
+                f"source {source.name!r} refuses late rows, and {count} of the {len(times)} rows are late. "
+                f"The oldest is row {oldest}, {table.slice(oldest, 1).to_pylist()[0]}; the oldest open "
+                f"bucket starts at {pa.scalar(oldest_open_us, TIMESTAMP)}. Nothing of this push was taken."
+            )
+        if source.late == "drop":
+            kept = ~late
+            return Judged(table.filter(pa.array(kept)), times[kept], count)
+        times = np.where(late, oldest_open_us, times)
+        at = table.schema.get_field_index(source.time)
+        return Judged(
+            table.set_column(at, table.schema.field(at), pa.array(times).cast(TIMESTAMP)), times, count
+        )
+
+    def push(self, judged: Judged, arrival_us: int) -> Sealed:
+        """Take the rows in. Returns the buckets that they sealed."""
+        self.late += judged.late
+        if not len(judged.times):
+            return []
+        self._add(judged.table, judged.times)
+        newest_us = int(judged.times.max())
+        self.newest_us = newest_us if self.newest_us is None else max(self.newest_us, newest_us)
+        self.arrival_us = arrival_us if self.arrival_us is None else max(self.arrival_us, arrival_us)
+        return self.seal_through(self._sealed_by(self.newest_us))
+
+    def seal_through(self, number: BucketId) -> Sealed:
+        """Seal every bucket up to `number`. Returns those that have rows; nothing is ever sealed twice."""
+        if number <= self.through:
+            return []
+        self.through = number
+        ripe = sorted(each for each in self._open if each <= number)
+        return [(each, canonical(self._open.pop(each), self._source.time)) for each in ripe]
+
+    def close(self) -> Sealed:
+        """The source has ended: seal everything."""
+        return self.seal_through(END)
+
+    def idle_boundary(self, now_us: int, awake_us: int) -> BucketId:
+        """The boundary that silence justifies at `now_us`; it may be one already passed.
+
+        Once nothing has arrived for `idle_us`, event time goes on from the newest row at the speed of the
+        wall clock, `idle_us` behind it, so that a source that resumes within that slack is not late. Silence
+        counts only from `awake_us`: while nobody could listen, a source was not silent.
+        """
+        if self._source.idle_us is None or self.newest_us is None or self.arrival_us is None:
+            return NOTHING
+        silent_us = now_us - max(self.arrival_us, awake_us) - self._source.idle_us
+        return self._sealed_by(self.newest_us + silent_us) if silent_us >= 0 else NOTHING
+
+    def _sealed_by(self, time_us: int) -> BucketId:
+        return (time_us - self._source.lateness_us) // self._width_us - 1
+
+    def _add(self, table: pa.Table, times: Times) -> None:
+        for number, rows in split(table, times, self._width_us):
+            self._open.setdefault(number, []).append(rows)

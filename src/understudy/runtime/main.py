@@ -1,0 +1,52 @@
+"""The entry point of the processes that a run is made of: `python -m understudy.runtime.main gateway|node
+…`.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from understudy.runtime.process import Ending, leave_at_once, run_process
+from understudy.runtime.settings import RunSettings
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="understudy.runtime", description=__doc__)
+    parser.add_argument("kind", choices=("gateway", "node"))
+    parser.add_argument("folder", help="the run's folder, which holds run.json")
+    parser.add_argument("name", nargs="?", default="gateway")
+    parser.add_argument("--incarnation", type=int, default=1)
+    parser.add_argument("--with-parent", action="store_true", help="end when standard input closes")
+    arguments = parser.parse_args()
+    settings = RunSettings.load(arguments.folder)
+    if arguments.kind == "gateway":
+        code = run_process(
+            "gateway", settings, lambda e: _gateway(settings, e), with_parent=arguments.with_parent
+        )
+    else:
+        code = run_process(
+            arguments.name,
+            settings,
+            lambda e: _node(settings, arguments.name, arguments.incarnation, e),
+            with_parent=arguments.with_parent,
+        )
+    leave_at_once(code)
+
+
+def _gateway(settings: RunSettings, ending: Ending) -> None:
+    from understudy.runtime.gateway.process import Gateway  # noqa: PLC0415 - a node does without it
+
+    Gateway(settings, ending).run()
+
+
+def _node(settings: RunSettings, name: str, incarnation: int, ending: Ending) -> None:
+    from understudy.runtime.node.process import Node  # noqa: PLC0415 - a gateway does without Spark
+
+    node = Node(settings, name, incarnation, ending)
+    node.run()
+    if node.fenced is not None:
+        node.start_over()
+
+
+if __name__ == "__main__":
+    main()

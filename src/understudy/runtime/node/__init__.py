@@ -1,0 +1,1 @@
+"""A node: one process with its own Spark application, hosting a replica."""

@@ -1,0 +1,109 @@
+"""A link: a replica's connection to one end of the gateway, made again whenever it breaks.
+
+The gateway may be killed and started again at any time. A link keeps trying, for as long as its seat lasts,
+and says hello with where the replica stands at that moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from understudy.core.errors import Fenced
+from understudy.runtime.transport.channel import Channel
+from understudy.runtime.transport.endpoint import Refused, connect
+from understudy.runtime.transport.wire import Frame
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.1
+RETRY_REFUSED_S = 1.0
+
+
+class LinkOwner(Protocol):
+    """Who a link belongs to. All calls come from the link's thread."""
+
+    def link_hello(self, end: str) -> Mapping[str, Any]: ...
+
+    def link_up(self, end: str, channel: Channel) -> None: ...
+
+    def link_frame(self, end: str, channel: Channel, frame: Frame) -> None: ...
+
+    def link_down(self, end: str, channel: Channel | None, why: str) -> None: ...
+
+    def link_fenced(self, end: str, why: str) -> None: ...
+
+
+class Link:
+    """Keeps one connection to the gateway alive until `end`."""
+
+    def __init__(
+        self,
+        end_name: str,
+        owner: LinkOwner,
+        address: Callable[[], str | None],
+        *,
+        epoch: int,
+        beat_s: float,
+        silence_s: float,
+    ) -> None:
+        self._end_name = end_name
+        self._owner = owner
+        self._address = address
+        self._epoch = epoch
+        self._beat_s = beat_s
+        self._silence_s = silence_s
+        self._over = threading.Event()
+        self._channel: Channel | None = None
+        self._thread = threading.Thread(target=self._run, name=f"link {end_name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        channel = self._channel
+        if channel is not None:
+            channel.close("this replica is going away")
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            address = self._address()
+            if address is None:
+                self._over.wait(RETRY_S)
+                continue
+            try:
+                self._connect(address)
+                self._over.wait(RETRY_S)
+            except ConnectionError:
+                self._over.wait(RETRY_S)
+            except Refused as why:
+                log.warning("the gateway refused the %s link: %s", self._end_name, why)
+                self._over.wait(RETRY_REFUSED_S)
+            except Fenced as why:
+                self._owner.link_fenced(self._end_name, str(why))
+                return
+
+    def _connect(self, address: str) -> None:
+        box: list[Channel] = []
+
+        def opened(channel: Channel) -> None:
+            box.append(channel)
+            self._channel = channel
+            self._owner.link_up(self._end_name, channel)
+            if self._over.is_set():
+                channel.close("this replica is going away")
+
+        connect(
+            address,
+            self._end_name,
+            self._owner.link_hello(self._end_name),
+            on_open=opened,
+            on_frame=lambda frame: self._owner.link_frame(self._end_name, box[0], frame),
+            on_closed=lambda why: self._owner.link_down(self._end_name, box[0] if box else None, why),
+            epoch=self._epoch,
+            beat_s=self._beat_s,
+            silence_s=self._silence_s,
+        )

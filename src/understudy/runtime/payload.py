@@ -1,0 +1,75 @@
+"""A bucket's payload as bytes: named tables, each an Arrow IPC stream, behind a small directory.
+
+    magic, directory length | directory: JSON [[name, offset, length], ...] | stream | stream | ...
+
+Equal tables under equal names give equal bytes, so a digest of the bytes tells whether two replicas hold the
+same bucket. Every part starts on a multiple of 64 bytes: decoding copies nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import pyarrow as pa
+
+from understudy.core.errors import PeerError
+
+_MAGIC = b"UBK1"
+_OPENING = struct.Struct("<4sI")
+_ALIGNMENT = 64
+
+
+def encode(tables: Mapping[str, pa.Table]) -> bytes:
+    """The tables as bytes, in the order of their names. Chunking and schema metadata do not matter."""
+    streams = {name: _stream(tables[name]) for name in sorted(tables)}
+    directory: list[tuple[str, int, int]] = []
+    at = 0
+    for name, stream in streams.items():
+        directory.append((name, at, stream.size))
+        at = _aligned(at + stream.size)
+    listing = json.dumps(directory, ensure_ascii=False, separators=(",", ":")).encode()
+    parts: list[bytes | memoryview] = [_OPENING.pack(_MAGIC, len(listing)), listing]
+    length = _OPENING.size + len(listing)
+    for stream in streams.values():
+        parts.append(bytes(_aligned(length) - length))
+        parts.append(memoryview(stream))
+        length = _aligned(length) + stream.size
+    return b"".join(parts)
+
+
+def decode(payload: bytes | memoryview | pa.Buffer) -> dict[str, pa.Table]:
+    """The tables that `encode` was given. They keep the payload's memory alive and share it."""
+    buffer = payload if isinstance(payload, pa.Buffer) else pa.py_buffer(payload)
+    view = memoryview(buffer)
+    try:
+        magic, length = _OPENING.unpack_from(view)
+        if magic != _MAGIC:
+            raise PeerError(f"A payload of {len(view)} bytes does not start like one.")
+        start = _OPENING.size + length
+        directory = json.loads(bytes(view[_OPENING.size : start]))
+        base = _aligned(start)
+        return {
+            name: pa.ipc.open_stream(buffer.slice(base + at, size)).read_all() for name, at, size in directory
+        }
+    except (struct.error, ValueError, OSError, pa.ArrowException) as problem:
+        raise PeerError(f"A payload of {len(view)} bytes cannot be read: {problem}") from problem
+
+
+def digest(payload: bytes) -> str:
+    """32 hexadecimal digits that differ for different payloads."""
+    return blake2b(payload, digest_size=16).hexdigest()
+
+
+def _stream(table: pa.Table) -> pa.Buffer:
+    plain = table.replace_schema_metadata(None).combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, plain.schema) as writer:
+        writer.write_table(plain)
+    return sink.getvalue()
+
+
+def _aligned(at: int) -> int:
+    return -(-at // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,65 @@
+"""What every process of one run must agree on: a small JSON file in the run's folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from understudy.flow.errors import EnvironmentFailed
+
+FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """One run of one flow. Paths are absolute, so that processes may stand anywhere."""
+
+    run: str
+    flow_path: str
+    folder: str
+    zookeeper: str
+    policy: str = "pair"
+    host: str = "127.0.0.1"
+    gateway_port: int = 0
+    master: str = "local[2]"
+    heap_mb: int = 640
+    beat_s: float = 0.25
+    silence_s: float = 2.0
+    input_buckets_max: int = 100_000
+    input_bytes_max: int = 256 * 2**20
+    output_buckets_max: int = 100_000
+    output_bytes_max: int = 128 * 2**20
+    group_buckets_max: int = 1_000
+    group_bytes_max: int = 64 * 2**20
+    history: bool = True
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+    def log_file(self, process: str) -> Path:
+        return self.path / "logs" / f"{process}.log"
+
+    def history_file(self, process: str) -> Path:
+        return self.path / "history" / f"{process}.jsonl"
+
+    def save(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = self.path / FILE
+        half = file.with_suffix(".half")
+        half.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        half.replace(file)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> RunSettings:
+        """The settings of the run in that folder. Raises `EnvironmentFailed` if there is none."""
+        file = Path(folder) / FILE
+        try:
+            values = json.loads(file.read_text())
+            known = {field.name for field in fields(cls)}
+            return cls(**{name: value for name, value in values.items() if name in known})
+        except FileNotFoundError:
+            raise EnvironmentFailed(f"There is no run in {folder}: {file} is missing.") from None
+        except (ValueError, TypeError) as problem:
+            raise EnvironmentFailed(f"{file} cannot be read: {problem}") from None

@@ -1,0 +1,34 @@
+"""Reading what a run wrote, in the order of its buckets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+
+from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.runtime.sinks.naming import OutputFile, finished_files
+
+
+def read_output(path: str | Path) -> pa.Table:
+    """The rows that a Parquet or JsonLines sink has written to the folder `path`, in order.
+
+    May be called while the run goes on: it sees whole deliveries only. Types of JSON lines are inferred. A
+    folder without output gives a table without columns.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UserError(f"{path}: there is no such folder. Name the one that the sink writes to.")
+    tables = [_read(file) for file in finished_files(folder)]
+    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+
+
+def _read(file: OutputFile) -> pa.Table:
+    try:
+        if file.path.suffix == ".parquet":
+            return pq.ParquetFile(file.path).read()
+        return pj.read_json(file.path)
+    except (OSError, pa.ArrowException) as problem:
+        raise EnvironmentFailed(f"The output file {file.path} cannot be read: {problem}.") from problem
