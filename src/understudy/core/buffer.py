@@ -116,6 +116,7 @@ class MarkedBuffer:
     def advance(self, dest: Slot) -> None:
         """Move the destination's cursor past the bucket that `peek` returned."""
         self._undelivered[dest].popleft()
+        self._skip_acknowledged(dest)
 
     def put(self, bucket: Bucket, required: Iterable[Slot]) -> None:
         """Insert a produced bucket; drop it at once if all required marks are already there."""
@@ -166,12 +167,12 @@ class MarkedBuffer:
     ) -> None:
         """Give `dest` the marks of `like`; point its cursor at the first bucket not acknowledged.
 
-        With cumulative acks `through` says where that is, whatever `like` has acknowledged since.
+        With cumulative acks `through` says where that is, whatever `like` has acknowledged since. It may lie
+        before all that is kept: then everything is.
         """
         if through is None or self.acks is Acks.EACH:
             self._floor[dest] = self._floor[like]
         else:
-            require(self.trimmed_through <= through or not len(self), f"what follows {through} is gone")
             self._floor[dest] = through
         for entry in self._entries.values():
             entry.marks.discard(dest)
@@ -203,11 +204,14 @@ class MarkedBuffer:
         require(
             self.produced_through == NOTHING and not self._dangling, "a used buffer cannot be installed into"
         )
+        kept = tuple(unacked)
+        require(
+            not kept or kept[-1].number <= produced_through, "an installed buffer holds buckets never produced"
+        )
         self._floor[dest] = acked_through
         self._dangling = {number: {dest} for number in acked}
-        for bucket in unacked:
+        for bucket in kept:
             self.put(bucket, self.destinations)
-        require(self.produced_through <= produced_through, "an installed buffer holds buckets never produced")
         self.produced_through = produced_through
 
     # --- inside ------------------------------------------------------------------------------------------

@@ -54,7 +54,12 @@ class Recorder:
 
     def handed(self, buckets: Sequence[Bucket]) -> None:
         after, self._handed_through = self._handed_through, buckets[-1].number
-        self._write("handed", after=after, through=buckets[-1].number, numbers=[b.number for b in buckets if b.payload])
+        self._write(
+            "handed",
+            after=after,
+            through=buckets[-1].number,
+            numbers=[b.number for b in buckets if b.payload],
+        )
 
     def produced(self, buckets: Sequence[Bucket]) -> None:
         for bucket in buckets:
@@ -62,7 +67,13 @@ class Recorder:
                 self._write("produced", **_summary(bucket))
 
     def snapshot(self, version: int, snapshot: Snapshot, pause_us: int) -> None:
-        self._write("snapshot", version=version, through=snapshot.through, pause_us=pause_us, bytes=snapshot.size_bytes)
+        self._write(
+            "snapshot",
+            version=version,
+            through=snapshot.through,
+            pause_us=pause_us,
+            bytes=snapshot.size_bytes,
+        )
 
     def installed(self, state: Installed) -> None:
         self._handed_through = state.through

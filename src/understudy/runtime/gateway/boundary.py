@@ -76,6 +76,11 @@ class Boundary:
 
     # --- called by other threads -------------------------------------------------------------------------
 
+    @property
+    def running(self) -> bool:
+        """Whether some replica sends output."""
+        return self.egress is not None and self.egress.sender is not None
+
     def on_view(self, view: View) -> None:
         self._actor.post(self._view, view)
 

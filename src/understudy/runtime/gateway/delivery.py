@@ -13,7 +13,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -21,6 +21,7 @@ from typing import cast
 import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
 from understudy.runtime.payload import decode, digest
 from understudy.runtime.sinks.opening import open_writer
@@ -60,7 +61,11 @@ class Delivery:
 
     def recover(self) -> tuple[BucketId, DeliveredRange | None]:
         """How far everything is delivered, and the range that was delivered but not yet reported, if any."""
-        at_sinks = min(writer.recover() for _, writer in self._sinks.values())
+        positions = {name: writer.recover() for name, (_, writer) in self._sinks.items()}
+        at_sinks = min(positions.values())
+        if not self._journal.exists():
+            self._require_fresh(positions)
+            self._write_journal(None)
         before, intent = self._read_journal()
         if intent is not None and intent.buckets and at_sinks >= intent.buckets[-1][0]:
             self._position = intent.through
@@ -68,6 +73,15 @@ class Delivery:
             return self._position, intent
         self._position = max(before, at_sinks)
         return self._position, None
+
+    def _require_fresh(self, positions: Mapping[str, BucketId]) -> None:
+        """A new run must not take another run's output for its own."""
+        used = [name for name, position in positions.items() if position > NOTHING]
+        if used:
+            raise EnvironmentFailed(
+                f"The output of sink {used[0]!r} already holds results of another run. Give this run another "
+                "output folder, or move the old one away."
+            )
 
     def start(self) -> None:
         self._thread.start()

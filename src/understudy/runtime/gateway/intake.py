@@ -74,18 +74,23 @@ class Intake:
         return recovered
 
     def start(self) -> None:
-        """Begin to read and to seal."""
-        self._threads.append(threading.Thread(target=self._hand_on, name="sealing", daemon=True))
+        """Begin to seal what clients push."""
+        self._start(threading.Thread(target=self._hand_on, name="sealing", daemon=True))
+
+    def start_readers(self) -> None:
+        """Begin to read from sources that fetch their rows themselves."""
         for source in self._flow.sources.values():
             reader = open_reader(self._ingest, source)
             if reader is not None:
-                self._threads.append(
+                self._start(
                     threading.Thread(
                         target=self._read, args=(reader,), name=f"read {source.name}", daemon=True
                     )
                 )
-        for thread in self._threads:
-            thread.start()
+
+    def _start(self, thread: threading.Thread) -> None:
+        self._threads.append(thread)
+        thread.start()
 
     def room(self, there_is: bool) -> None:
         """Open or close the tap."""
@@ -146,7 +151,7 @@ class Intake:
                 self._ingest.tick(now_us())
                 if self._ingest.ended and not ending:
                     ending = True
-                    self.last_bucket = self._ingest.sealed_through
+                    self.last_bucket = self._ingest.sealed_by_sources
                     ahead = END_OF_STREAM_US // self._flow.bucket_us
                     self._ingest.flush(self.last_bucket + ahead)
                 self._ingest.commit()

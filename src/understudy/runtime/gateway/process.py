@@ -88,8 +88,13 @@ class Gateway:
         self._coordination.watch_view(self._boundary.on_view)
         self._intake.start()
         self._recorder.begun()
+        reading = False
         try:
             while not self._ending.wait(0.05):
+                if not reading and self._boundary.running:
+                    # A paced source that began while Spark still starts would only pile up rows.
+                    reading = True
+                    self._intake.start_readers()
                 if self._finished():
                     log.info("every source has ended and everything is delivered")
                     break

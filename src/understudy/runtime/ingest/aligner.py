@@ -20,12 +20,13 @@ Aligned = tuple[BucketId, dict[str, pa.Table]]
 
 
 class Aligner:
-    """`emitted` is the number of the last bucket that went out."""
+    """`emitted` is the number of the last bucket that went out; `sealed` leaves those of `flush` out."""
 
     def __init__(self, sources: Iterable[str]) -> None:
         self._through: dict[str, BucketId] = dict.fromkeys(sources, NOTHING)
         self._held: dict[BucketId, dict[str, pa.Table]] = {}
         self.emitted: BucketId = NOTHING
+        self.sealed: BucketId = NOTHING
 
     @property
     def ended(self) -> bool:
@@ -67,6 +68,8 @@ class Aligner:
         if boundary != END and self.emitted != NOTHING and boundary > self.emitted:
             out.append((boundary, {}))
             self.emitted = boundary
+        if out:
+            self.sealed = self.emitted
         return out
 
     def flush(self, number: BucketId) -> list[Aligned]:

@@ -193,6 +193,11 @@ class Ingest:
         return self._state.aligner.emitted
 
     @property
+    def sealed_by_sources(self) -> BucketId:
+        """Like `sealed_through`, but without what `flush` added: after the end, where the rows ended."""
+        return self._state.aligner.sealed
+
+    @property
     def log_bytes(self) -> int:
         """The size of the log on disk."""
         return self._log.disk_bytes

@@ -55,6 +55,9 @@ def _columns(source: Source, rows: object) -> tuple[Mapping[str, Any], int]:
     if type(rows).__module__.split(".")[0] == "pandas" and hasattr(rows, "columns"):
         return {str(name): rows[name] for name in rows.columns}, len(rows)  # type: ignore[index, arg-type]
     if isinstance(rows, Mapping):
+        single = [name for name, column in rows.items() if not hasattr(column, "__len__")]
+        if single:
+            raise RowError(f"{where}: the column {single[0]!r} is {rows[single[0]]!r}, not a list of values.")
         lengths = {name: len(column) for name, column in rows.items()}
         if len(set(lengths.values())) > 1:
             raise RowError(f"{where}: the pushed columns differ in length: {lengths}.")
@@ -136,7 +139,11 @@ def _cast(array: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa
         return times_from_text(array)
     if not _may_cast(given, kind):
         raise TypeError(f"{given} is not {kind}")
-    return array.cast(kind, safe=True)
+    cast = array.cast(kind, safe=True)
+    # A float becomes a decimal by rounding; it may, as long as it can come back.
+    if pa.types.is_decimal(kind) and pa.types.is_floating(given) and not cast.cast(given).equals(array):
+        raise ValueError("digits would be lost")
+    return cast
 
 
 def _may_cast(given: pa.DataType, kind: pa.DataType) -> bool:

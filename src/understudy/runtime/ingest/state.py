@@ -87,6 +87,7 @@ class IngestState:
             },
             "clients": self.clients.state(),
             "emitted": self.aligner.emitted,
+            "sealed": self.aligner.sealed,
             "trimmed": self.trimmed,
         }
 
@@ -94,7 +95,7 @@ class IngestState:
         _require_same_flow(self._flow, record.head["flow"])
         tables = decode(record.body)
         require(set(record.head["sources"]) == set(self.stampers), "a state lacks a source of its flow")
-        self.aligner.emitted = record.head["emitted"]
+        self.aligner.emitted, self.aligner.sealed = record.head["emitted"], record.head["sealed"]
         for name, stamper in self.stampers.items():
             stamper.through, stamper.newest_us, stamper.arrival_us, stamper.late = record.head["sources"][
                 name

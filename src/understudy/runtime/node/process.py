@@ -31,6 +31,7 @@ from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.gateway.process import FACT, slots_of
 from understudy.runtime.node.mover import PURPOSE, StateFetch
 from understudy.runtime.node.seat import SeatTaken
+from understudy.runtime.node.warming import warm_up
 from understudy.runtime.process import Ending
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
@@ -67,9 +68,10 @@ class Node:
             heap_mb=settings.heap_mb,
             stderr=settings.log_file(f"{name}.jvm"),
         )
+        warm_s = warm_up(self._flow, self._folder / "warm")
         self._segment = Segment(self._flow, self._folder / "engine")
         self._segment.start()
-        log.info("the engine is ready")
+        log.info("the engine is ready; warming up took %.1f s", warm_s)
         self._coordination = Coordination(settings.zookeeper, settings.run)
 
     def run(self) -> None:

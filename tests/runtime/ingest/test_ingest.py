@@ -1,0 +1,234 @@
+"""Ingress as its callers see it: repeats, commits, trims, ends, changed flows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import understudy as us
+from understudy.core.bucket import NOTHING, Bucket
+from understudy.core.errors import BrokenInvariant
+from understudy.runtime.ingest.clients import Clients, LastPush
+from understudy.runtime.ingest.ingest import Ingest
+from understudy.runtime.ingest.rows import to_table
+from understudy.runtime.payload import decode
+
+WIDTH_US = 100_000
+
+
+def make_flow(*names: str, idle: str | None = None, schema: str = "id int, ts timestamp") -> us.Flow:
+    flow = us.Flow("f", bucket="100 ms")
+    for name in names or ("s",):
+        flow.source(name, us.Push(schema), time="ts", idle=idle)
+    return flow
+
+
+def rows(flow: us.Flow, *buckets: int, source: str = "s") -> pa.Table:
+    return to_table(flow.sources[source], [{"id": n, "ts": n * WIDTH_US} for n in buckets])
+
+
+def opened(flow: us.Flow, folder: Path, **options: int) -> Ingest:
+    ingest = Ingest(flow, folder, sync=False, **options)
+    ingest.recover()
+    return ingest
+
+
+def numbers(buckets: list[Bucket]) -> list[int]:
+    return [bucket.number for bucket in buckets]
+
+
+def test_a_bucket_goes_out_only_after_its_rows_are_committed(tmp_path: Path) -> None:
+    flow = make_flow()
+    ingest = opened(flow, tmp_path)
+    ingest.push("s", rows(flow, 1, 2, 3), "c", 1, now_us=0)
+    assert ingest.take() == []
+    ingest.commit()
+    one, two = ingest.take()
+    assert (one.number, two.number) == (1, 2)
+    assert one.size_bytes == len(one.payload)
+    assert decode(one.payload)["s"].column("id").to_pylist() == [1]
+    assert ingest.take() == []
+
+
+def test_a_repeated_push_is_acknowledged_and_not_taken_again(tmp_path: Path) -> None:
+    flow = make_flow()
+    ingest = opened(flow, tmp_path)
+    assert not ingest.push("s", rows(flow, 1), "c", 5, "here", now_us=0).duplicate
+    assert ingest.push("s", rows(flow, 1), "c", 5, now_us=0).duplicate
+    assert ingest.push("s", rows(flow, 1), "c", 4, now_us=0).duplicate
+    assert not ingest.push("s", rows(flow, 1), "other", 5, now_us=0).duplicate
+    ingest.commit()
+    ingest.close()
+    again = opened(flow, tmp_path)
+    assert again.push("s", rows(flow, 1), "c", 5, now_us=0).duplicate
+    assert again.last("s", "c") == LastPush(5, "here")
+    assert again.last("s", "nobody") is None
+    again.close_source("s")
+    again.commit()
+    assert decode(again.take()[0].payload)["s"].num_rows == 2
+
+
+def test_late_rows_are_reported(tmp_path: Path) -> None:
+    flow = make_flow()
+    ingest = opened(flow, tmp_path)
+    ingest.push("s", rows(flow, 5), "c", 1, now_us=0)
+    assert ingest.push("s", rows(flow, 3, 5), "c", 2, now_us=0).late == 1
+    assert ingest.late("s") == 1
+
+
+def test_trimmed_buckets_do_not_come_back_and_their_segments_go(tmp_path: Path) -> None:
+    flow = make_flow()
+    ingest = opened(flow, tmp_path, segment_bytes=2_000)
+    largest = 0
+    for number in range(200):
+        ingest.push("s", rows(flow, number), "c", number, now_us=0)
+        ingest.commit()
+        for bucket in ingest.take():
+            ingest.trim(bucket.number - 3)
+        largest = max(largest, ingest.log_bytes)
+    # 200 pushes take far more; three untrimmed buckets and two segments are all that is kept.
+    assert largest < 15_000
+    ingest.commit()
+    ingest.close()
+    assert numbers(Ingest(flow, tmp_path, sync=False).recover()) == [196, 197, 198]
+
+
+def test_segments_go_only_after_the_trim_itself_is_on_disk(tmp_path: Path) -> None:
+    flow = make_flow()
+    ingest = opened(flow, tmp_path, segment_bytes=1)
+    position = ingest.push("s", rows(flow, 1, 2), "c", 1, now_us=0).position
+    ingest.commit()
+    ingest.trim(1)
+    ingest.commit(position)
+    assert (tmp_path / "00000001.wal").exists()
+    ingest.commit()
+    assert not (tmp_path / "00000001.wal").exists()
+
+
+def test_boundaries_go_on_where_they_were_after_old_segments_are_gone(tmp_path: Path) -> None:
+    flow = make_flow()
+    ingest = opened(flow, tmp_path, segment_bytes=1)
+    ingest.push("s", rows(flow, 1), "c", 1, now_us=0)
+    ingest.seal_through("s", 5)
+    ingest.commit()
+    assert numbers(ingest.take()) == [1, 5]
+    ingest.trim(5)
+    ingest.commit()
+    ingest.close()
+    again = Ingest(flow, tmp_path, sync=False)
+    assert again.recover() == []
+    assert again.sealed_through == 5
+    again.seal_through("s", 9)
+    again.commit()
+    assert again.take() == [Bucket(9)]
+
+
+def test_untrimmed_buckets_come_back_as_they_were(tmp_path: Path) -> None:
+    flow = make_flow("a", "b")
+    ingest = opened(flow, tmp_path, segment_bytes=1_000)
+    for number in range(40):
+        for source in ("b", "a"):
+            ingest.push(source, rows(flow, number, number, source=source), "c", number, now_us=0)
+    ingest.commit()
+    before = ingest.take()
+    assert len(before) == 39
+    ingest.close()
+    assert Ingest(flow, tmp_path, sync=False).recover() == before
+
+
+def test_a_silent_source_with_an_idle_time_does_not_hold_the_others_back(tmp_path: Path) -> None:
+    flow = make_flow("a", idle="1 s")
+    flow.source("b", us.Push("id int, ts timestamp"), time="ts")
+    ingest = opened(flow, tmp_path)
+    ingest.tick(0)
+    ingest.push("b", rows(flow, 1, 2, 9, source="b"), "c", 1, now_us=10)
+    ingest.tick(999_999)
+    ingest.commit()
+    assert ingest.take() == []
+    ingest.tick(1_000_000)
+    ingest.commit()
+    assert numbers(ingest.take()) == [1, 2, 8]
+    ingest.push("a", rows(flow, 9, source="a"), "c", 1, now_us=1_100_000)
+    ingest.push("b", rows(flow, 30, source="b"), "c", 2, now_us=1_100_000)
+    ingest.tick(2_600_000)
+    ingest.commit()
+    assert numbers(ingest.take()) == [9, 13]
+
+
+def test_the_time_that_a_restart_takes_is_not_silence(tmp_path: Path) -> None:
+    flow = make_flow(idle="1 s")
+    ingest = opened(flow, tmp_path)
+    ingest.push("s", rows(flow, 5), "c", 1, now_us=0)
+    ingest.commit()
+    ingest.close()
+    again = Ingest(flow, tmp_path, sync=False)
+    again.recover(now_us=60_000_000)
+    again.tick(60_500_000)
+    assert again.push("s", rows(flow, 5), "c", 2, now_us=60_500_000).late == 0
+
+
+def test_a_closed_source_seals_everything_and_refuses_more(tmp_path: Path) -> None:
+    flow = make_flow()
+    ingest = opened(flow, tmp_path)
+    ingest.push("s", rows(flow, 1, 2), "c", 1, now_us=0)
+    ingest.close_source("s")
+    ingest.commit()
+    assert numbers(ingest.take()) == [1, 2]
+    assert ingest.ended
+    with pytest.raises(us.RowError, match="was closed"):
+        ingest.push("s", rows(flow, 3), "c", 2, now_us=0)
+    assert ingest.push("s", rows(flow, 1, 2), "c", 1, now_us=0).duplicate
+    ingest.flush(50)
+    ingest.commit()
+    assert ingest.take() == [Bucket(50)]
+    ingest.flush(50)
+    ingest.commit()
+    assert ingest.take() == []
+    ingest.close()
+    again = Ingest(flow, tmp_path, sync=False)
+    assert numbers(again.recover()) == [1, 2, 50]
+    assert (again.sealed_by_sources, again.sealed_through) == (2, 50)
+    assert again.ended
+    assert again.closed("s")
+
+
+def test_a_source_that_ends_without_rows_is_no_trouble(tmp_path: Path) -> None:
+    ingest = opened(make_flow(), tmp_path)
+    ingest.close_source("s")
+    ingest.commit()
+    assert ingest.take() == []
+    assert ingest.ended
+    assert ingest.sealed_through == NOTHING
+
+
+def test_a_log_of_another_flow_is_refused(tmp_path: Path) -> None:
+    opened(make_flow(), tmp_path).close()
+    for changed, says in (
+        (make_flow(schema="id bigint, ts timestamp"), "source 's'"),
+        (make_flow("t"), "its sources"),
+    ):
+        ingest = Ingest(changed, tmp_path, sync=False)
+        with pytest.raises(us.FlowError, match=says):
+            ingest.recover()
+
+
+def test_misuse_is_a_broken_invariant_and_an_unknown_source_the_users(tmp_path: Path) -> None:
+    flow = make_flow()
+    ingest = Ingest(flow, tmp_path, sync=False)
+    with pytest.raises(BrokenInvariant, match="before it was recovered"):
+        ingest.push("s", rows(flow, 1), "c", 1, now_us=0)
+    ingest.recover()
+    with pytest.raises(us.FlowError, match=r"no source 'x'\. It has s"):
+        ingest.push("x", rows(flow, 1), "c", 1, now_us=0)
+    with pytest.raises(BrokenInvariant, match="without conversion"):
+        ingest.push("s", pa.table({"id": [1]}), "c", 1, now_us=0)
+
+
+def test_the_client_that_was_silent_longest_is_forgotten_first() -> None:
+    clients = Clients(limit=2)
+    for sequence, name in enumerate(["a", "b", "a", "c"]):
+        clients.record("s", name, sequence, None)
+    assert clients.last("s", "b") is None
+    assert clients.is_repeat("s", "a", 2)

@@ -1,0 +1,229 @@
+"""The write-ahead log on a real disk: torn tails, damage, segments, group commit."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from understudy.core.errors import BrokenInvariant
+from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.ingest.frames import HEADER_BYTES, Record, RecordKind
+from understudy.runtime.ingest.log import Log
+
+STATE = Record(RecordKind.STATE, {"state": 0})
+
+
+def push(number: int) -> Record:
+    return Record(RecordKind.PUSH, {"n": number, "note": "größer"}, bytes([number % 256]) * 100)
+
+
+def opened(folder: Path) -> tuple[Log, list[Record]]:
+    records: list[Record] = []
+    log = Log(folder)
+    log.recover(lambda segment, record: records.append(record))
+    if not log.segment:
+        log.roll(STATE)
+    return log, records
+
+
+def read_again(folder: Path) -> list[Record]:
+    log, records = opened(folder)
+    log.close()
+    return records
+
+
+def filled(folder: Path, commits: int = 3) -> Path:
+    """A closed log whose one segment holds a state and then one push for each commit."""
+    log, _ = opened(folder)
+    for number in range(commits):
+        log.append(push(number))
+        log.commit()
+    log.close()
+    return folder / "00000001.wal"
+
+
+def test_what_was_committed_is_read_again(tmp_path: Path) -> None:
+    filled(tmp_path)
+    log, records = opened(tmp_path)
+    assert records == [STATE, push(0), push(1), push(2)]
+    log.append(push(3))
+    log.commit()
+    log.close()
+    assert read_again(tmp_path) == [STATE, push(0), push(1), push(2), push(3)]
+
+
+def test_what_was_not_committed_is_not_durable(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path)
+    first, second = log.append(push(0)), log.append(push(1))
+    assert log.durable < first
+    log.commit()
+    assert log.durable == second
+    assert log.append(push(2)) > log.durable
+    log.close()
+    assert read_again(tmp_path) == [STATE, push(0), push(1)]
+
+
+def test_a_torn_tail_is_cut_off_wherever_it_tore(tmp_path: Path) -> None:
+    file = filled(tmp_path / "whole")
+    whole = file.read_bytes()
+    last = len(whole) - (len(whole) - len(filled(tmp_path / "less", 2).read_bytes()))
+    for cut in range(last, len(whole)):
+        folder = tmp_path / f"cut{cut}"
+        folder.mkdir()
+        (folder / file.name).write_bytes(whole[:cut])
+        log, records = opened(folder)
+        assert records == [STATE, push(0), push(1)]
+        assert (folder / file.name).stat().st_size == last
+        log.append(push(7))
+        log.commit()
+        log.close()
+        assert read_again(folder) == [STATE, push(0), push(1), push(7)]
+
+
+def test_a_tail_of_zeros_or_half_written_bytes_is_cut_off(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    whole = file.read_bytes()
+    file.write_bytes(whole + bytes(300))
+    assert len(read_again(tmp_path)) == 4
+    file.write_bytes(whole[:-50] + bytes(50))
+    assert read_again(tmp_path) == [STATE, push(0), push(1)]
+
+
+@pytest.mark.parametrize("where", ["magic", "length", "body"])
+def test_damage_in_the_middle_names_file_and_offset(tmp_path: Path, where: str) -> None:
+    start = len(filled(tmp_path / "one", 1).read_bytes())
+    file = filled(tmp_path / "three")
+    data = bytearray(file.read_bytes())
+    data[start + {"magic": 0, "length": 9, "body": HEADER_BYTES + 5}[where]] ^= 0x10
+    file.write_bytes(data)
+    with pytest.raises(EnvironmentFailed, match=rf"00000001\.wal is damaged at byte {start}"):
+        opened(tmp_path / "three")
+
+
+def test_segments_follow_each_other_and_old_ones_go(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path)
+    for number in range(1, 4):
+        log.append(push(number))
+        log.commit()
+        log.roll(Record(RecordKind.STATE, {"state": number}))
+    assert log.segments == [1, 2, 3, 4]
+    log.drop_through(2)
+    log.drop_through(0)
+    assert log.segments == [3, 4]
+    log.drop_through(99)
+    assert log.segments == [4]
+    log.close()
+    assert read_again(tmp_path) == [Record(RecordKind.STATE, {"state": 3})]
+
+
+def test_a_crash_while_a_segment_begins_leaves_the_last_one_in_charge(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "00000002.wal.new").write_bytes(b"half a st")
+    log, records = opened(tmp_path)
+    assert len(records) == 4
+    assert not list(tmp_path.glob("*.new"))
+    log.roll(Record(RecordKind.STATE, {"state": 1}))
+    assert log.segment == 2
+
+
+def test_a_missing_or_cut_segment_in_the_middle_is_damage(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path)
+    for number in range(1, 3):
+        log.append(push(number))
+        log.commit()
+        log.roll(Record(RecordKind.STATE, {"state": number}))
+    log.close()
+    middle = tmp_path / "00000002.wal"
+    whole = middle.read_bytes()
+    middle.write_bytes(whole[:-1])
+    with pytest.raises(EnvironmentFailed, match=r"00000002\.wal is damaged at byte"):
+        opened(tmp_path)
+    middle.unlink()
+    with pytest.raises(EnvironmentFailed, match=r"lacks its segment 00000002\.wal"):
+        opened(tmp_path)
+
+
+def test_a_folder_has_one_owner(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path)
+    with pytest.raises(EnvironmentFailed, match="in use by another process"):
+        Log(tmp_path)
+    log.close()
+    opened(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(EnvironmentFailed, match="cannot be used"):
+        Log(tmp_path / "file" / "log")
+
+
+def test_many_threads_share_their_commits(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path)
+    start = Barrier(8)
+
+    def work(first: int) -> None:
+        start.wait()
+        for number in range(first, first + 20):
+            position = log.append(push(number))
+            log.commit(position)
+            assert log.durable >= position
+
+    threads = [Thread(target=work, args=(20 * index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.close()
+    records = read_again(tmp_path)
+    assert sorted(record.head["n"] for record in records[1:]) == list(range(160))
+
+
+def test_a_log_that_failed_once_does_not_go_on(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path)
+    position = log.append(push(0))
+    log.close()
+    with pytest.raises(EnvironmentFailed, match="Restart"):
+        log.commit(position)
+    assert log.durable < position
+
+
+def test_a_segment_begins_only_with_a_state_and_an_empty_queue(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path)
+    with pytest.raises(BrokenInvariant):
+        log.roll(push(0))
+    log.append(push(0))
+    with pytest.raises(BrokenInvariant):
+        log.roll(STATE)
+
+
+def test_a_disk_that_takes_only_half_a_commit_stops_the_log_but_harms_nothing(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path)
+    log.append(push(1))
+    log.commit()
+    log.append(push(2))
+    position = log.append(push(3))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.segment_bytes + 150, before[1]))
+    try:
+        with pytest.raises(EnvironmentFailed, match="cannot be written"):
+            log.commit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert log.durable < position
+    with pytest.raises(EnvironmentFailed, match="has failed before"):
+        log.commit()
+    log.close()
+    assert (tmp_path / "00000001.wal").stat().st_size > len(filled(tmp_path / "one", 1).read_bytes())
+    assert read_again(tmp_path) == [STATE, push(1)]
+
+
+def test_more_records_than_one_system_call_takes_are_one_commit(tmp_path: Path) -> None:
+    log, _ = opened(tmp_path)
+    for number in range(3_000):
+        log.append(push(number))
+    log.commit()
+    log.close()
+    assert read_again(tmp_path) == [STATE, *(push(number) for number in range(3_000))]

@@ -1,0 +1,227 @@
+"""Readers on a real ingress: pacing, resuming after a crash, back pressure, bad content."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import understudy as us
+from understudy.flow.kinds import Kind
+from understudy.runtime.ingest import file_blocks
+from understudy.runtime.ingest.ingest import Ingest
+from understudy.runtime.ingest.sources import Reader, open_reader, run_reader
+from understudy.runtime.payload import decode
+
+SCHEMA = "id bigint, word string, ts timestamp"
+
+
+def generate(seed: int, first: int, count: int) -> dict[str, Any]:
+    ids = np.arange(first, first + count)
+    return {"id": ids, "word": [f"w{(seed * 7 + n) % 5}" for n in ids.tolist()]}
+
+
+def started(kind: Kind, folder: Path) -> tuple[Ingest, Reader, list[dict[str, Any]]]:
+    """An ingress, its source's reader, and the rows that its log still holds."""
+    flow = us.Flow("f", bucket="100 ms")
+    flow.source("s", kind, time="ts")
+    ingest = Ingest(flow, folder / "log", sync=False)
+    rows = rows_of(ingest.recover(now_us=0))
+    reader = open_reader(ingest, flow.sources["s"])
+    assert reader is not None
+    return ingest, reader, rows
+
+
+def rows_of(buckets: list[Any]) -> list[dict[str, Any]]:
+    return [row for b in buckets if b.payload for row in decode(b.payload)["s"].to_pylist()]
+
+
+def read_all(kind: Kind, folder: Path, crash_every: int | None = None) -> list[dict[str, Any]]:
+    """All rows of a source that ends; with a crash after every so many steps."""
+    now_us, steps, due = 0, 0, 0
+    ingest, reader, _ = started(kind, folder)
+    while due is not None:
+        due = reader.step(now_us)
+        now_us = max(now_us, due or 0)
+        steps += 1
+        assert steps < 10_000
+        if crash_every and steps % crash_every == 0:
+            ingest.close()
+            ingest, reader, _ = started(kind, folder)
+    ingest.close()
+    ingest, _, rows = started(kind, folder)
+    ingest.close()
+    return rows
+
+
+def test_a_generators_rows_have_the_times_that_its_rate_gives(tmp_path: Path) -> None:
+    rows = read_all(us.Generator(SCHEMA, generate, rows_per_s=300, seed=3, rows=1000), tmp_path)
+    assert [row["id"] for row in rows] == list(range(1000))
+    times = [int(row["ts"].timestamp() * 1_000_000) for row in rows]
+    assert times[0] == 0
+    assert times[300] == 1_000_000
+    assert times[100] == 333_333
+    assert rows[4]["word"] == "w0"
+
+
+def test_a_generator_goes_on_after_crashes_as_if_there_were_none(tmp_path: Path) -> None:
+    kind = us.Generator(SCHEMA, generate, rows_per_s=300, seed=3, rows=1000)
+    assert read_all(kind, tmp_path / "a", crash_every=3) == read_all(kind, tmp_path / "b")
+
+
+def test_a_generator_makes_only_what_is_due_and_catches_up(tmp_path: Path) -> None:
+    ingest, reader, _ = started(us.Generator(SCHEMA, generate, rows_per_s=10), tmp_path)
+    assert reader.step(5_000_000) == 5_100_000  # the first row is due at the start, the next 100 ms later
+    assert reader.step(5_050_000) == 5_100_000
+    reader.step(6_000_000)
+    last = ingest.last("s", "reader")
+    assert last is not None
+    assert last.note == {"origin_us": 5_000_000, "next": 11}
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda seed, first, count: {"id": [1, 2, 3], "word": ["a"]}, "columns of other lengths"),
+        (lambda seed, first, count: {"ts": [0] * count}, "made the time column 'ts'"),
+        (lambda seed, first, count: {"id": ["x"] * count}, "field 'id': 'x' does not fit"),
+        (lambda seed, first, count: 1 / 0, "asked for 1 rows from 0 on, failed: ZeroDivisionError"),
+    ],
+)
+def test_a_generator_that_does_not_fit_is_named(tmp_path: Path, function: Any, says: str) -> None:
+    _, reader, _ = started(us.Generator(SCHEMA, function, rows_per_s=1), tmp_path)
+    with pytest.raises(us.UserError, match=says):
+        reader.step(0)
+
+
+def line(number: int) -> str:
+    return json.dumps({"id": number, "word": f"wört {number}", "ts": number * 10_000})
+
+
+def written(folder: Path, form: str, files: int, rows: int) -> us.Files:
+    """A folder of files that together hold the rows 0, 1, 2, ..."""
+    folder.mkdir(parents=True)
+    for index in range(files):
+        numbers = range(index * rows, (index + 1) * rows)
+        path = folder / f"part-{index:03d}.{form}"
+        if form == "jsonl":
+            path.write_text("\n".join(line(n) for n in numbers))
+        elif form == "csv":
+            times = [str(np.datetime64(n * 10_000, "us")) for n in numbers]
+            table = [f'{t},"wört {n}",{n}' for n, t in zip(numbers, times, strict=True)]
+            path.write_text("\n".join(["ts,word,id", *table, ""]))
+        else:
+            times_us = pa.array([n * 10_000 for n in numbers], pa.timestamp("us", "UTC"))
+            columns = {"id": list(numbers), "word": [f"wört {n}" for n in numbers], "ts": times_us}
+            pq.write_table(pa.table(columns), path, row_group_size=7)
+    (folder / "_SUCCESS").touch()
+    return us.Files(folder, SCHEMA, format=form)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("crash_every", [None, 1, 2])
+def test_files_are_read_whole_and_in_order_whatever_crashes(
+    tmp_path: Path, form: str, crash_every: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_blocks, "_BLOCK_BYTES", 150)
+    kind = written(tmp_path / "in", form, files=3, rows=20)
+    rows = read_all(kind, tmp_path, crash_every)
+    assert [row["id"] for row in rows] == list(range(60))
+    assert rows[41]["word"] == "wört 41"
+    assert rows[41]["ts"].microsecond == 410_000
+
+
+def test_a_followed_file_is_read_as_it_grows_but_never_half_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    ingest, reader, _ = started(us.Files(path, SCHEMA, follow=True), tmp_path)
+    assert reader.step(0) == 200_000  # there is no file yet
+    path.write_text(line(1) + "\n" + line(20)[:9])
+    reader.step(0)
+    assert reader.step(0) == 200_000
+    with path.open("a") as file:
+        file.write(line(20)[9:] + "\n")
+    assert reader.step(0) == 0
+    ingest.commit()
+    assert [row["id"] for row in rows_of(ingest.take())] == [1]
+    assert not ingest.closed("s")
+
+
+def test_a_followed_folder_goes_on_with_the_next_name(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(line(1))
+    ingest, reader, _ = started(us.Files(folder, SCHEMA, follow=True), tmp_path)
+    assert reader.step(0) == 200_000  # its last line may still grow
+    (folder / "b.jsonl").write_text(line(20) + "\n")
+    assert reader.step(0) == 0
+    assert reader.step(0) == 0
+    assert [row["id"] for row in rows_of(ingest.take())] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("x.jsonl", line(1) + "\n{oops}\n", r"x\.jsonl, line 2: not JSON"),
+        ("x.jsonl", line(1) + "\n\n[1]\n", r"x\.jsonl, line 3: expected a JSON object"),
+        (
+            "x.jsonl",
+            line(1) + '\n{"id": "one", "ts": 5}\n',
+            r"x\.jsonl, line 2: .*field 'id': 'one' does not fit",
+        ),
+        (
+            "x.csv",
+            "id,ts\n1,2024-01-01\n2.5,2024-01-01\n",
+            r"x\.csv, line 3: .*field 'id': '2.5' does not fit",
+        ),
+        ("x.csv", "id,ts\n1,noon\n", r"x\.csv, line 2: .*field 'ts': 'noon'"),
+        ("x.csv", "id,ts\n1\n", r"x\.csv, line 2: 1 values for the 2 columns"),
+        ("x.csv", 'id,ts\n1,"2024\n', r"x\.csv, line 2: unexpected end"),
+        ("x.csv", "id,when\n", r"x\.csv, line 1: .*'when'"),
+        ("x.parquet", "no parquet", r"x\.parquet is not a Parquet file"),
+    ],
+)
+def test_bad_content_is_named_with_file_and_line(tmp_path: Path, name: str, text: str, says: str) -> None:
+    (tmp_path / name).write_text(text)
+    kind = us.Files(tmp_path / name, SCHEMA, format=name.split(".")[1])
+    ingest, reader, _ = started(kind, tmp_path)
+    with pytest.raises(us.RowError, match=says):
+        reader.step(0)
+    assert ingest.last("s", "reader") is None
+
+
+def test_a_missing_file_is_named_unless_it_is_followed(tmp_path: Path) -> None:
+    _, reader, _ = started(us.Files(tmp_path / "nowhere", SCHEMA), tmp_path)
+    with pytest.raises(us.FlowError, match=r"no file or folder .*nowhere"):
+        reader.step(0)
+
+
+def test_a_csv_may_leave_columns_out_and_values_empty(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("id,ts\n,2024-01-01T00:00:00Z\n")
+    (row,) = read_all(us.Files(tmp_path / "x.csv", SCHEMA, format="csv"), tmp_path)
+    assert (row["id"], row["word"]) == (None, None)
+
+
+def test_the_loop_asks_before_each_push_and_ends_when_told(tmp_path: Path) -> None:
+    ingest, reader, _ = started(us.Generator(SCHEMA, generate, rows_per_s=1e6), tmp_path)
+    answers = iter([True, True, False])
+    clock = iter(range(0, 10_000_000, 100_000))
+    run_reader(reader, lambda: next(answers), lambda: next(clock), Event())
+    last = ingest.last("s", "reader")
+    assert last is not None
+    assert last.sequence == 1
+    stopped = Event()
+    stopped.set()
+    run_reader(reader, lambda: True, lambda: next(clock), stopped)
+    assert ingest.last("s", "reader") == last
+
+
+def test_a_pushed_source_has_no_reader(tmp_path: Path) -> None:
+    flow = us.Flow("f")
+    source = flow.source("s", us.Push(SCHEMA), time="ts")
+    assert open_reader(Ingest(flow, tmp_path, sync=False), source) is None
