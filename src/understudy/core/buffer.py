@@ -13,7 +13,7 @@ removed.
 Every destination has a cursor on its first undelivered bucket. `reset(dest)` gives a destination the marks
 of the other one and points its cursor at the first bucket that is not acknowledged: from there a copy of
 the other one's state must go on. `rewind(dest)` moves the cursor alone, for a connection that was lost and
-stands again.
+stands again; what the destination already received it may leave out without letting go of it.
 
 Acknowledgements count in one of two ways. With `Acks.EACH` each names one number, as in the figure. With
 `Acks.CUMULATIVE` one means all numbers up to it, which the paper sketches as an optimisation: dangling
@@ -69,6 +69,7 @@ class MarkedBuffer:
         self._entries: dict[BucketId, _Entry] = {}
         self._dangling: dict[BucketId, set[Slot]] = {}
         self._floor: dict[Slot, BucketId] = dict.fromkeys(self.destinations, NOTHING)
+        self._delivered: dict[Slot, BucketId] = dict.fromkeys(self.destinations, NOTHING)
         self._undelivered: dict[Slot, deque[BucketId]] = {dest: deque() for dest in self.destinations}
 
     # --- reading -----------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class MarkedBuffer:
         self._entries[bucket.number] = _Entry(bucket, marks)
         self.size_bytes += bucket.size_bytes
         for dest in self.destinations:
-            if not self.acknowledged(bucket.number, dest):
+            if bucket.number > self._delivered[dest] and not self.acknowledged(bucket.number, dest):
                 self._undelivered[dest].append(bucket.number)
         self._remove_if_done(bucket.number, frozenset(required))
 
@@ -187,9 +188,16 @@ class MarkedBuffer:
         self.rewind(dest)
         self._remove_done(frozenset(required))
 
-    def rewind(self, dest: Slot) -> None:
-        """Point the cursor at the first bucket that the destination has not acknowledged."""
-        self._undelivered[dest] = deque(n for n in self._entries if not self.acknowledged(n, dest))
+    def rewind(self, dest: Slot, *, after: BucketId = NOTHING) -> None:
+        """Point the cursor at the first bucket that the destination has not acknowledged.
+
+        It has received what comes up to `after`: none of that is sent to it, even if it is produced only
+        later. But only an acknowledgement lets go of a bucket.
+        """
+        self._delivered[dest] = after
+        self._undelivered[dest] = deque(
+            n for n in self._entries if n > after and not self.acknowledged(n, dest)
+        )
 
     def install(
         self,
@@ -206,7 +214,8 @@ class MarkedBuffer:
         )
         kept = tuple(unacked)
         require(
-            not kept or kept[-1].number <= produced_through, "an installed buffer holds buckets never produced"
+            not kept or kept[-1].number <= produced_through,
+            "an installed buffer holds buckets never produced",
         )
         self._floor[dest] = acked_through
         self._dangling = {number: {dest} for number in acked}

@@ -1,7 +1,7 @@
 """The controller: who sits where (Flux 2.2 and 3.2.1). It decides; `View` says what was decided.
 
     first view       every slot can be filled: all ACTIVE, with nothing to catch up
-    ACTIVE -> DEAD   its member left, or was suspected
+    ACTIVE -> DEAD   its member left, or was suspected while another seat is ACTIVE
     DEAD   -> STDBY  the other slot is ACTIVE and a member is free: it takes the seat under a new seat epoch
     STDBY  -> ACTIVE both ends have folded it in
     STDBY  -> DEAD   as above, or its state could not be moved; then the next free member is tried
@@ -10,6 +10,10 @@
 Who tells: membership (MemberJoined, MemberLeft), anyone who sees a broken connection or silence (Suspected),
 and the gateway, which knows when catch-up is complete on both ends (FoldedIn) or has failed (MoveFailed). The
 last three name the seat by its epoch, so that word about a former occupant never hits its successor.
+
+A suspicion is enough to bury a replica that another one can stand in for. It is not enough to bury the one
+that may hold the only state: a broken connection is mended, a declared death is not. That one is dead only
+when membership says so.
 
 When the last ACTIVE dies while the other slot is STDBY, the standby stays: it may already have all that it
 needs. FoldedIn then makes it ACTIVE; MoveFailed or its own death means lost.
@@ -124,6 +128,8 @@ class Controller:
                 slot = view.slot_of(node) if view else None
                 if view is None or slot is None or not view.holds(slot, node, epoch):
                     return []
+                if not _another_active(view, slot):
+                    return []
                 return [_dead(view, slot, f"was suspected by {by}")]
             case FoldedIn(slot, epoch):
                 return [_active(view, slot)] if view and _standby_at(view, slot, epoch) else []
@@ -158,6 +164,10 @@ class Controller:
                 buried = (*view.buried, seat.node)[-BURIED_MAX:]
                 return View(epoch, {**view.seats, slot: Seat(free[0], epoch, Status.STDBY)}, None, buried)
         return None
+
+
+def _another_active(view: View, slot: Slot) -> bool:
+    return any(seat.status is Status.ACTIVE for each, seat in view.seats.items() if each is not slot)
 
 
 def _standby_at(view: View, slot: Slot, epoch: int) -> bool:

@@ -104,11 +104,19 @@ class Egress(Machine):
     def _acknowledge(self, numbers: list[BucketId]) -> list[Instruction]:
         instructions: list[Instruction] = []
         for slot, status in self.status.items():
-            if slot in self._owed:
-                self._owed[slot] = numbers if self.acks is Acks.CUMULATIVE else self._owed[slot] + numbers
-            elif status is Status.ACTIVE and slot in self.attached and self._takes_acks(slot):
+            if slot in self._owed or (status is Status.ACTIVE and slot not in self.attached):
+                self._owed[slot] = [*self._owed.get(slot, ()), *numbers]
+                if self.acks is Acks.CUMULATIVE:
+                    del self._owed[slot][:-1]
+            elif status is Status.ACTIVE and self._takes_acks(slot):
                 instructions += [Send(slot, Ack(number)) for number in numbers]
         return instructions
+
+    def _take_owed(self, slot: Slot) -> list[Instruction]:
+        owed = self._owed.pop(slot, [])
+        if self.acks is Acks.CUMULATIVE and self.delivered > NOTHING:
+            owed = [self.delivered]
+        return [Send(slot, Ack(number)) for number in owed]
 
     def _takes_acks(self, slot: Slot) -> bool:
         return self.acks is Acks.CUMULATIVE or slot is not self.sender
@@ -125,11 +133,7 @@ class Egress(Machine):
         if self.sender is slot:
             # The same replica over a new connection: what was on its way is gone, so it begins again.
             self.sender = None
-        folded = self._fold_in()
-        chosen = self._choose_sender()
-        if self.sender is not slot and self.acks is Acks.CUMULATIVE and self.delivered > NOTHING:
-            return [*folded, *chosen, Send(slot, Ack(self.delivered))]
-        return [*folded, *chosen]
+        return [*self._take_owed(slot), *self._fold_in(), *self._choose_sender()]
 
     def _fail(self, slot: Slot) -> list[Instruction]:
         if self.status[slot] is Status.DEAD:
@@ -164,12 +168,11 @@ class Egress(Machine):
         """The controller calls a newcomer active. News only to an egress that restarted in between."""
         if self.status[slot] is Status.DEAD:
             raise PeerError(f"{slot} is dead and was called active")
-        if self.status[slot] is Status.STDBY:
-            # It takes its part when the replica attaches again.
-            self.status[slot] = Status.ACTIVE
-            self.attached.discard(slot)
-            self._owed.pop(slot, None)
-        return []
+        if self.status[slot] is not Status.STDBY:
+            return []
+        self.status[slot] = Status.ACTIVE
+        owed = self._take_owed(slot)
+        return [*owed, *self._choose_sender()] if slot in self.attached else []
 
     def _psync(self, slot: Slot, version: int) -> list[Instruction]:
         other = self._other(slot)
@@ -190,10 +193,7 @@ class Egress(Machine):
             alone = self.status[other] is Status.DEAD
             if alone or self.version[other] == said:
                 self.status[slot] = Status.ACTIVE
-                owed = self._owed.pop(slot, [])
-                if self.acks is Acks.CUMULATIVE and self.delivered > NOTHING:
-                    owed = [self.delivered]
-                return [*(Send(slot, Ack(number)) for number in owed), FoldedIn(slot)]
+                return [*self._take_owed(slot), FoldedIn(slot)]
         return []
 
     def _other(self, slot: Slot) -> Slot | None:
@@ -207,5 +207,6 @@ class Egress(Machine):
             require(self.status[self.sender] is Status.ACTIVE, f"{self.sender} sends but is not active")
         for slot in self._owed:
             require(
-                self.status[slot] is Status.STDBY, f"acknowledgements are owed to {slot}, which is no standby"
+                self.status[slot] is Status.STDBY or slot not in self.attached,
+                f"acknowledgements are owed to {slot}, which could have them",
             )

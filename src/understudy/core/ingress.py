@@ -83,9 +83,11 @@ class Ingress(Machine):
             case Attached():
                 return self._attached(event)
             case Detached(slot):
-                self.sending.discard(slot)
+                self._detached(slot)
             case Fail(slot):
                 self._fail(slot)
+                # A newcomer that has named its checkpoint waited for the one that is now dead.
+                return self._fold_in() + self._go_on()
             case Avail(slot):
                 self._avail(slot)
             case Activated(slot):
@@ -103,6 +105,7 @@ class Ingress(Machine):
         self.status[slot] = Status.DEAD
         self.version[slot] = None
         self.sending.discard(slot)
+        self._said_through.pop(slot, None)
         if other is None or self.status[other] is Status.DEAD:
             # Nobody is left. Keep everything: a full buffer stops the sources, a dropped bucket is gone.
             return
@@ -119,16 +122,17 @@ class Ingress(Machine):
             raise PeerError(f"a standby came for {slot}, which is {self.status[slot]}")
         self.status[slot] = Status.STDBY
         self.version[slot] = None
-        self._said_through.pop(slot, None)
 
     def _activated(self, slot: Slot) -> None:
         """The controller calls a newcomer active. News only to an ingress that restarted in between."""
         if self.status[slot] is Status.DEAD:
             raise PeerError(f"{slot} is dead and was called active")
         if self.status[slot] is Status.STDBY:
-            # It starts when the replica attaches again and says how far it is.
             self.status[slot] = Status.ACTIVE
             self.required.add(slot)
+            if slot in self._said_through:
+                # It has attached already. It will not do so again, nor need the active one still be there.
+                self._start(slot)
 
     def _csync(self, slot: Slot, version: int, through: BucketId) -> list[Instruction]:
         other = self._other(slot)
@@ -158,11 +162,15 @@ class Ingress(Machine):
             alone = self.status[other] is Status.DEAD
             if alone or self.version[other] == said:
                 self.status[slot] = Status.ACTIVE
-                self.buffer.ack_through(self._said_through[slot], slot, self.required)
-                self.buffer.rewind(slot)
-                self.sending.add(slot)
+                self._start(slot)
                 return [FoldedIn(slot)]
         return []
+
+    def _start(self, slot: Slot) -> None:
+        """Send to a replica, which is attached, everything after what it said it has."""
+        self.buffer.ack_through(self._said_through[slot], slot, self.required)
+        self.buffer.rewind(slot)
+        self.sending.add(slot)
 
     # --- connections -------------------------------------------------------------------------------------
 
@@ -171,6 +179,7 @@ class Ingress(Machine):
         if self.status[slot] is Status.DEAD:
             raise PeerError(f"{slot} is dead and attached")
         if self.status[slot] is Status.STDBY:
+            self._said_through[slot] = through
             return []
         if through < self.buffer.trimmed_through and slot in self.required and len(self.buffer):
             oldest = self.buffer.trimmed_through + 1
@@ -180,10 +189,16 @@ class Ingress(Machine):
                 )
         # A csync that was lost with the last connection: it came before the acknowledgements that follow.
         self._reserve(slot, self._other(slot), event.version, event.checkpoint)
-        self.buffer.ack_through(through, slot, self.required)
-        self.buffer.rewind(slot)
-        self.sending.add(slot)
+        self._said_through[slot] = through
+        self._start(slot)
         return self._fold_in() + self._go_on()
+
+    def _detached(self, slot: Slot) -> None:
+        self.sending.discard(slot)
+        self._said_through.pop(slot, None)
+        if self.status[slot] is Status.STDBY:
+            # It names its checkpoint again when it is back.
+            self.version[slot] = None
 
     def _expect_sending(self, slot: Slot, did: str) -> None:
         if self.status[slot] is not Status.ACTIVE or slot not in self.sending:

@@ -163,7 +163,9 @@ class SCons(Machine):
     def _snapshot_taken(self) -> list[Instruction]:
         require(self.status is Status.PAUSE, "a snapshot was taken that was not asked for")
         self.status = Status.ACTIVE
-        self.movement = Movement.NONE
+        if self.movement is Movement.REQUESTED:
+            # Otherwise the standby died meanwhile, and perhaps the next one is already there.
+            self.movement = Movement.NONE
         self._unannounced = not self.attached
         return [SendIngress(CSync(self.version, self.checkpoint))] if self.attached else []
 

@@ -92,8 +92,10 @@ class SProd(Machine):
         return self._go_on()
 
     def _reverse(self, through: BucketId) -> None:
-        self.buffer.ack_through(through, EGRESS, {EGRESS})
-        self.buffer.rewind(EGRESS)
+        if self.buffer.acks is Acks.EACH:
+            self.buffer.ack_through(through, EGRESS, {EGRESS})
+        # What egress has received, its sink may not hold yet: it is not sent again, but kept.
+        self.buffer.rewind(EGRESS, after=through)
         self.sending = True
 
     def _install(self, state: Installed) -> None:

@@ -210,7 +210,9 @@ def _introduction(view: View) -> list[Change]:
         Status.DEAD: [Fail],
         Status.STDBY: [Fail, Avail],
     }
-    slots = sorted(view.seats, key=lambda slot: view.seats[slot].status is not Status.ACTIVE)
+    # A standby was seated while the other slot was ACTIVE, so a dead one died after that: it comes last.
+    rank = [Status.ACTIVE, Status.STDBY, Status.DEAD]
+    slots = sorted(view.seats, key=lambda slot: rank.index(view.seats[slot].status))
     return [kind(slot) for slot in slots for kind in first[view.seats[slot].status]]
 
 

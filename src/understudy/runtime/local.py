@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -79,6 +80,9 @@ class LocalRun:
         return cls(settings, nodes=nodes, standby=standby, respawn=respawn, zookeeper=server)
 
     def start(self) -> None:
+        if not self.settings.gateway_port:
+            # Chosen once, so that a gateway that is started again is found where it was.
+            self.settings = replace(self.settings, gateway_port=_free_port(self.settings.host))
         self.settings.save()
         self._start("gateway", ["gateway", self.settings.folder])
         for name in self.node_names:
@@ -183,6 +187,12 @@ class LocalRun:
             )
         with self._lock:
             self._children[name] = Child(name, command, process, incarnation)
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
 
 
 def signal_tree(pid: int, number: signal.Signals) -> None:

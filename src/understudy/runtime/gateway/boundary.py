@@ -9,6 +9,7 @@ comes back as a view.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from understudy.core.errors import Fenced, PeerError
 from understudy.core.ingress import Ingress
 from understudy.core.instructions import Deliver, FoldedIn, Instruction, Send, Trimmed
 from understudy.core.messages import Attached, Delivered, Detached, From, Sealed
-from understudy.core.view import Activated, Fail, Seated, Slot, View, changes
+from understudy.core.view import Activated, Fail, Seated, Slot, Status, View, changes
 from understudy.runtime.actor import Actor
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -70,6 +71,7 @@ class Boundary:
         self._waiting: deque[Bucket] = deque()
         self._channels: dict[tuple[Slot, str], Channel] = {}
         self._folded: dict[Slot, set[str]] = {}
+        self._absent_since: dict[Slot, float] = {}
         self.view: View | None = None
         self.ingress: Ingress | None = None
         self.egress: Egress | None = None
@@ -86,6 +88,10 @@ class Boundary:
 
     def on_sealed(self, buckets: list[Bucket]) -> None:
         self._actor.post(self._sealed, buckets)
+
+    def on_tick(self) -> None:
+        """Call it about once a second: suspicions about replicas that stay away are repeated."""
+        self._actor.post(self._suspect_absent)
 
     def on_delivered(self, through: BucketId) -> None:
         self._actor.post(self._sink_holds, through)
@@ -212,6 +218,22 @@ class Boundary:
         self._around.note("detached", slot=slot.value, end=end, node=node, why=why)
         self._handle(end, Detached(slot))
         self._around.report("suspected", {"node": node, "epoch": channel.epoch, "by": self._name})
+
+    def _suspect_absent(self) -> None:
+        """Report active replicas that stay away: a first report may have come when none could stand in."""
+        if self.view is None:
+            return
+        now = time.monotonic()
+        for slot, seat in self.view.seats.items():
+            if all((slot, end) in self._channels for end in (INGRESS, EGRESS)):
+                self._absent_since.pop(slot, None)
+            elif seat.status is Status.ACTIVE:
+                since = self._absent_since.setdefault(slot, now)
+                if now - since > self._settings.silence_s:
+                    self._absent_since[slot] = now
+                    self._around.report(
+                        "suspected", {"node": seat.node, "epoch": seat.epoch, "by": self._name}
+                    )
 
     # --- on the actor: data ------------------------------------------------------------------------------
 

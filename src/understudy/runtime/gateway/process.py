@@ -89,12 +89,16 @@ class Gateway:
         self._intake.start()
         self._recorder.begun()
         reading = False
+        next_tick = 0.0
         try:
             while not self._ending.wait(0.05):
                 if not reading and self._boundary.running:
                     # A paced source that began while Spark still starts would only pile up rows.
                     reading = True
                     self._intake.start_readers()
+                if time.monotonic() > next_tick:
+                    next_tick = time.monotonic() + 1.0
+                    self._boundary.on_tick()
                 if self._finished():
                     log.info("every source has ended and everything is delivered")
                     break

@@ -1,0 +1,124 @@
+"""Real processes, harmed under load: seven kinds of harm, each several times, history and output checked
+each time.
+
+    python studies/chaos.py [--repeat 5] [--only NAME] [--keep]
+
+Each kind of harm has a run of its own at 10,000 rows a second: two replicas and a standby, dead nodes
+return as standbys. After every single harm the run must become steady again, and the history so far must
+pass every checker. When the run has ended, its output must equal the ground truth, row by row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from understudy.sim.judge import judge
+
+from harness import compare_with_truth, deliveries, remove, save, say, silence_around, steady, traffic_run
+from understudy.runtime.trial import Trial
+
+
+def kill_primary(trial: Trial) -> None:
+    trial.kill("sender")
+
+
+def kill_secondary(trial: Trial) -> None:
+    trial.kill("holder")
+
+
+def kill_primary_then_survivor(trial: Trial) -> None:
+    trial.kill("sender")
+    steady(trial)
+    trial.kill("sender")
+
+
+def kill_standby_during_catch_up(trial: Trial) -> None:
+    trial.kill("holder")
+    trial.wait(
+        "a standby that is catching up", lambda s: any(x["status"] == "STDBY" for x in s["seats"].values())
+    )
+    trial.kill("standby")
+
+
+def stop_primary_for_5_s(trial: Trial) -> None:
+    name = trial.kill("sender", signal.SIGSTOP)
+    time.sleep(5)
+    trial.kill(name, signal.SIGCONT)
+
+
+def kill_gateway(trial: Trial) -> None:
+    trial.kill("gateway")
+
+
+def kill_zookeeper_then_primary(trial: Trial) -> None:
+    trial.kill("zookeeper")
+    time.sleep(3)
+    trial.restart("zookeeper")
+    trial.kill("sender")
+
+
+HARMS: dict[str, Callable[[Trial], None]] = {
+    "kill the primary": kill_primary,
+    "kill the secondary": kill_secondary,
+    "kill the primary, catch up, kill the survivor": kill_primary_then_survivor,
+    "kill the standby during catch-up": kill_standby_during_catch_up,
+    "stop the primary for 5 s": stop_primary_for_5_s,
+    "kill the gateway": kill_gateway,
+    "kill ZooKeeper, restart it, kill the primary": kill_zookeeper_then_primary,
+}
+
+
+def one_kind(name: str, harm: Callable[[Trial], None], repeat: int, keep: bool) -> dict[str, object]:
+    run, folder = traffic_run()
+    trial = Trial(run, tell=say)
+    try:
+        for turn in range(1, repeat + 1):
+            steady(trial)
+            say(f"{name}: {turn} of {repeat}")
+            harm(trial)
+            steady(trial)
+            check_history(folder)
+    finally:
+        run.stop()
+    check_history(folder)
+    verdict = compare_with_truth(folder)
+    times = [at for at, _, _ in deliveries(folder)]
+    silences = [silence_around(times, h.at_us) for h in trial.harms if h.what in ("SIGKILL", "SIGSTOP")]
+    say(f"{name}: {verdict}; silences {', '.join(f'{s:.2f}' for s in silences)} s")
+    if keep:
+        say(f"kept in {folder}")
+    else:
+        remove(folder)
+    return {**verdict, "repeated": repeat, "silences_s": [round(s, 3) for s in silences]}
+
+
+def check_history(folder: Path) -> None:
+    verdict = judge([folder / "run" / "history"])
+    if not verdict.passed:
+        raise AssertionError(f"the history in {folder} fails: {verdict}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--only", help="a word from the name of the harm")
+    parser.add_argument("--keep", action="store_true", help="keep the folders of the runs")
+    arguments = parser.parse_args()
+    results = {}
+    for name, harm in HARMS.items():
+        if arguments.only and arguments.only not in name:
+            continue
+        results[name] = one_kind(name, harm, arguments.repeat, arguments.keep)
+        save("chaos", results)
+    for name, result in results.items():
+        print(f"{name:48} {result}")
+
+
+if __name__ == "__main__":
+    main()

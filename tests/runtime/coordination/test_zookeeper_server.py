@@ -1,0 +1,89 @@
+"""Our own ZooKeeper server: starting, ending, and what can be in its way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.server import HOST, ZooKeeperServer
+
+pytestmark = pytest.mark.cluster
+
+
+def test_it_listens_on_one_loopback_port_and_nowhere_else(shared_server: ZooKeeperServer) -> None:
+    sockets = psutil.Process(shared_server.pid).net_connections(kind="inet")
+    listening = [s.laddr for s in sockets if s.status == psutil.CONN_LISTEN]
+    assert [(at.port, at.ip.removeprefix("::ffff:")) for at in listening] == [(shared_server.port, HOST)]
+
+
+def test_what_was_stored_is_there_after_a_restart_on_the_same_port(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path)
+    with server, Coordination(server.address, "run") as connection:
+        connection.put_fact("answer", {"value": 42})
+    assert not server.running
+    with server, Coordination(server.address, "run") as connection:
+        assert connection.get_fact("answer") == {"value": 42}
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(EnvironmentFailed, match=f"{HOST}:{port}.*choose another"):
+            ZooKeeperServer(tmp_path, port).start()
+
+
+def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNDERSTUDY_JAVA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(EnvironmentFailed, match=r"nowhere/bin/java.*UNDERSTUDY_JAVA_HOME"):
+        ZooKeeperServer(tmp_path).start()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFailed, match="file/below cannot be written"):
+        ZooKeeperServer(tmp_path / "file" / "below").start()
+
+
+def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "version-2").write_text("where a folder should be")
+    with pytest.raises(EnvironmentFailed, match=r"(?s)ended while starting.*version-2"):
+        server.start()
+    assert not server.running
+
+
+OWNER = """
+import signal, sys
+from pathlib import Path
+from understudy.runtime.coordination.server import ZooKeeperServer
+print(ZooKeeperServer(Path(sys.argv[1])).start().pid, flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_with_its_owner(tmp_path: Path, end: signal.Signals, eventually: Any) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert owner.stdout is not None
+    java = psutil.Process(int(owner.stdout.readline()))
+    owner.send_signal(end)
+    owner.wait()
+    owner.stdout.close()
+    # An orphan may stay in the process table until somebody reaps it, but then it runs no more.
+    eventually(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE)
