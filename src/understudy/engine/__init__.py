@@ -1,0 +1,1 @@
+"""One fragment, and a whole flow, on Spark Structured Streaming."""

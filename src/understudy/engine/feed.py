@@ -1,0 +1,143 @@
+"""The feed: how groups of sealed buckets reach Spark, and how we know that it stands still.
+
+Spark's side of a fragment is a streaming data source (see `source`), whose Python process asks this Arrow
+Flight endpoint for what follows its offset. An offset is a group number. A call for group n + 1 blocks
+until the engine offers that group, and it is itself the news that group n is committed: Spark asks only
+when the previous micro-batch is done to its last file. So "asked for what follows n" is the moment in which
+the query stands still at a bucket boundary, and the only moment in which the engine takes snapshots or
+moves the watermark.
+
+A fragment with several inputs has one data source per input. Spark asks them one after the other; each is
+answered with the same group number, so they can never drift apart.
+
+The endpoint listens on loopback unless told otherwise; every call carries a random token.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from understudy.core.errors import BrokenInvariant
+
+#: Schema metadata of an answer: the number of the group whose rows follow.
+GROUP_KEY = b"understudy.group"
+
+
+class ChannelClosed(Exception):
+    """The channel ended while somebody waited on it. The cause, if any, says why."""
+
+
+class Channel:
+    """One running query's connection. The engine offers; the query's data sources take."""
+
+    def __init__(self, name: str, schemas: Mapping[str, pa.Schema]) -> None:
+        self.name = name
+        self._schemas = dict(schemas)
+        self._changed = threading.Condition()
+        self._offered: tuple[int, dict[str, pa.Table]] | None = None
+        self._asked: int | None = None
+        self._closed = False
+        self._failure: BaseException | None = None
+
+    def offer(self, group: int, tables: Mapping[str, pa.Table]) -> None:
+        """Let the query have `group`. It must be the one that follows the group it stands at."""
+        with self._changed:
+            if self._asked != group - 1:
+                raise BrokenInvariant(
+                    f"{self.name}: group {group} offered, but the query stands at {self._asked}"
+                )
+            # The previous group is committed, or it would not be asked for the next: it is dropped here.
+            self._offered = (group, dict(tables))
+            self._asked = None
+            self._changed.notify_all()
+
+    def wait_still(self, group: int) -> None:
+        """Return when `group` is committed and the query stands still; `ChannelClosed` if it never will."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._asked == group)
+            if self._closed:
+                raise ChannelClosed(self.name) from self._failure
+            self._offered = None
+
+    def close(self, failure: BaseException | None = None) -> None:
+        """Release everybody who waits: data sources learn of nothing new, the engine gets `failure`."""
+        with self._changed:
+            if not self._closed:
+                self._closed = True
+                self._failure = failure
+                self._offered = None
+            self._changed.notify_all()
+
+    def take(self, source: str, start: int) -> tuple[int, pa.Table]:
+        """What follows `start` for one input: waits for it. After `close` that is `start` and no rows."""
+        with self._changed:
+            if self._offered is None or self._offered[0] != start + 1:
+                self._asked = start
+                self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._closed or (self._offered is not None and self._offered[0] == start + 1)
+            )
+            if self._closed or self._offered is None:
+                return start, self._schemas[source].empty_table()
+            return start + 1, self._offered[1][source]
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> None:
+        given = headers.get("understudy-token", [""])[0]
+        if not secrets.compare_digest(given, self._token):
+            raise flight.FlightUnauthenticatedError("this endpoint serves its own process's queries only")
+
+
+class Feed(flight.FlightServerBase):  # type: ignore[misc]
+    """The process's Flight endpoint: any number of channels behind one address."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.token = secrets.token_hex(16)
+        super().__init__(f"grpc://{host}:0", middleware={"token": _TokenCheck(self.token)})
+        self.address = f"grpc://{host}:{self.port}"
+        self._channels: dict[str, Channel] = {}
+        self._lock = threading.Lock()
+
+    def options(self, channel: str) -> dict[str, str]:
+        """What a data source must be told to reach a channel."""
+        return {"address": self.address, "token": self.token, "channel": channel}
+
+    def open(self, name: str, schemas: Mapping[str, pa.Schema]) -> Channel:
+        """A new channel under a name. One that had the name before no longer gets calls."""
+        channel = Channel(name, schemas)
+        with self._lock:
+            self._channels[name] = channel
+        return channel
+
+    def drop(self, channel: Channel) -> None:
+        with self._lock:
+            if self._channels.get(channel.name) is channel:
+                del self._channels[channel.name]
+        channel.close()
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
+        asked = json.loads(ticket.ticket)
+        with self._lock:
+            channel = self._channels.get(asked["channel"])
+        if channel is None:
+            raise flight.FlightServerError("this query's engine is closed")
+        group, table = channel.take(asked["input"], asked["start"])
+        schema = table.schema.with_metadata({GROUP_KEY: str(group).encode()})
+        return flight.GeneratorStream(schema, _batches(table, schema))
+
+
+def _batches(table: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in table.to_batches():
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)

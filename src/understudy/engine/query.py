@@ -1,0 +1,177 @@
+"""A fragment's streaming query as Spark knows it: built from the user's function, and checked before it runs.
+
+Each input becomes a streaming DataFrame on the feed, with a watermark on its time column. The watermark's
+value is not left to Spark, which would only learn it from rows and use it one micro-batch later: while the
+query stands still the engine sets it to the boundary of the group that it is about to offer. Rows of that
+group are judged by the watermark before, what the boundary closes comes out in the same micro-batch, and an
+empty group moves time on like any other.
+
+A time inside a struct ("window.end") cannot carry a watermark. It is copied to a hidden column that does,
+and a window column is marked the way Spark marks its own, so that `F.window("window", ...)` and
+`F.window_time("window")` work on the output of an earlier fragment as they do after an aggregation in the
+same query.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - how every Spark program calls it
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+
+from understudy.engine.determinism import require_deterministic, uses_timers
+from understudy.engine.extent import ENDLESS_AGGREGATE, HIDDEN_TIME, Facts, facts_of
+from understudy.engine.plan import parse_plan
+from understudy.engine.source import FORMAT
+from understudy.flow.errors import FlowError
+
+_WINDOW_METADATA = {"spark.timeWindow": True, "spark.watermarkDelayMs": 0}
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a fragment: the columns of its rows and the path of its time column."""
+
+    schema: pa.Schema
+    time: str
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query that is ready to start."""
+
+    frame: DataFrame
+    schema: pa.Schema
+    wire: Mapping[str, pa.Schema]
+    facts: Facts
+    timers: bool
+    time: tuple[str, ...]
+
+
+def build_query(
+    spark: SparkSession,
+    *,
+    fragment: str,
+    function: Callable[..., Any],
+    inputs: Mapping[str, Input],
+    time: str,
+    options: Mapping[str, str],
+) -> Query:
+    """Call the user's function on streaming inputs and check what it made. FlowErrors name the fragment."""
+    frames, wire = [], {}
+    for name, given in inputs.items():
+        schema = from_arrow_schema(given.schema)
+        wire[name] = to_arrow_schema(schema, timezone="UTC")
+        frames.append(_input_frame(spark, name, schema, given.time, options))
+    own_watermarks = {_plan_of(frame).find("EventTimeWatermark").fields["nodeId"] for frame in frames}
+    result = _call(fragment, function, frames)
+    plan = _plan_of(result)
+    require_deterministic(fragment, plan, own_watermarks)
+    path = time_path(fragment, result.schema, time)
+    facts = facts_of(plan, path)
+    if facts.unbounded == ENDLESS_AGGREGATE:
+        raise FlowError(
+            f"fragment {fragment!r} aggregates without a window, so no group would ever be complete. Group "
+            "by F.window or F.session_window of the time column as well"
+        )
+    if facts.lag_us == math.inf:
+        raise FlowError(
+            f"fragment {fragment!r}: its time column {time!r} may lag behind without bound, so no bucket of "
+            "its output could ever be sealed. Declare a time that follows the input: the end of a window or "
+            "session "
+            '("window.end", "session_window.end"), or bound both times in the join\'s condition'
+        )
+    return Query(result, to_arrow_schema(result.schema, timezone="UTC"), wire, facts, uses_timers(plan), path)
+
+
+def _plan_of(frame: DataFrame) -> Any:
+    return parse_plan(frame._jdf.queryExecution().analyzed().toJSON())
+
+
+def _input_frame(
+    spark: SparkSession, name: str, schema: StructType, time: str, options: Mapping[str, str]
+) -> DataFrame:
+    frame = spark.readStream.format(FORMAT).schema(schema).options(**options, input=name).load()
+    if time in schema.fieldNames():
+        return frame.withWatermark(time, "0 seconds")
+    outer, _, inner = time.partition(".")
+    frame = frame.withColumn(HIDDEN_TIME, F.col(time)).withWatermark(HIDDEN_TIME, "0 seconds")
+    columns = []
+    for field in schema.fields:
+        column = F.col(f"`{field.name}`")
+        is_window = isinstance(field.dataType, StructType) and field.dataType.fieldNames() == ["start", "end"]
+        if field.name == outer and inner == "end" and is_window:
+            column = column.alias(field.name, metadata=_WINDOW_METADATA)
+        columns.append(column)
+    return frame.select(*columns)
+
+
+def _call(fragment: str, function: Callable[..., Any], frames: list[DataFrame]) -> DataFrame:
+    try:
+        result = function(*frames)
+    except PySparkException as problem:
+        raise FlowError(
+            f"fragment {fragment!r}: Spark does not accept it: {first_lines(str(problem))}"
+        ) from problem
+    except FlowError:
+        raise
+    except Exception as problem:
+        raise FlowError(f"fragment {fragment!r} raised {type(problem).__name__}: {problem}") from problem
+    if not isinstance(result, DataFrame):
+        raise FlowError(
+            f"fragment {fragment!r} returned {type(result).__name__}. It must return a streaming DataFrame "
+            "made from its inputs"
+        )
+    if not result.isStreaming:
+        raise FlowError(f"fragment {fragment!r} returned a DataFrame that does not read any of its inputs")
+    return result
+
+
+def time_path(fragment: str, schema: StructType, time: str) -> tuple[str, ...]:
+    """The path of a fragment's time column in its output: one column of that name, or fields by dots."""
+    if time in schema.fieldNames():
+        path: tuple[str, ...] = (time,)
+    else:
+        path = tuple(time.split("."))
+    kind: Any = schema
+    for part in path:
+        if not isinstance(kind, StructType) or part not in kind.fieldNames():
+            raise FlowError(
+                f"fragment {fragment!r}: its time column {time!r} is not in its output, which has the "
+                f"columns {schema.simpleString()[len('struct<') : -1]}"
+            )
+        kind = kind[part].dataType
+    if not isinstance(kind, TimestampType | TimestampNTZType):
+        raise FlowError(
+            f"fragment {fragment!r}: its time column {time!r} must be a timestamp, but is "
+            f"{kind.simpleString()}. The output has the columns {schema.simpleString()[len('struct<') : -1]}"
+        )
+    return path
+
+
+def times_of(table: pa.Table, path: tuple[str, ...]) -> pa.Array:
+    """The time of every row, in microseconds; null where a row has none."""
+    column = table.column(path[0]).combine_chunks()
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    for part in path[1:]:
+        array = pc.struct_field(array, part)
+    return array.cast(pa.int64())
+
+
+def first_lines(text: str, lines_max: int = 6) -> str:
+    """Spark's own words without the stack that follows them."""
+    kept = []
+    for line in text.strip().splitlines():
+        if line.startswith(("\tat ", "=== Streaming Query", "JVM stacktrace", "Driver stacktrace")):
+            break
+        if line.strip():
+            kept.append(line.strip())
+    return " ".join(kept[:lines_max])

@@ -1,0 +1,391 @@
+"""One fragment on Spark Structured Streaming.
+
+The query runs all the time, and nearly all of that time it stands still in its data sources, waiting for
+the next group (see `feed`). `advance` sets the watermark to the group's boundary, offers the group and
+waits until the query asks for the next one; in between, one micro-batch has run and is committed, and its
+output was handed over as Arrow.
+
+Output rows are put into buckets by the fragment's declared time. Buckets that are complete leave at once.
+Rows ahead of them are held, and are part of a snapshot.
+
+Some operators' results depend on how buckets are grouped into micro-batches: code of the user's own that
+keeps state, mostly. The engine gives those one bucket at a time; if they use timers, empty buckets too.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from understudy.core.bucket import NOTHING, BucketId, bucket_of, end_of
+from understudy.core.errors import BrokenInvariant, require
+from understudy.engine.digest import canonical_order
+from understudy.engine.feed import Channel, ChannelClosed, Feed
+from understudy.engine.horizon import horizon_of
+from understudy.engine.interface import Advanced, Snapshot
+from understudy.engine.query import Input, Query, build_query, first_lines, times_of
+from understudy.engine.storing import (
+    Digests,
+    link_checkpoint,
+    revive_checkpoint,
+    seal_snapshot,
+    verify_snapshot,
+)
+from understudy.flow.errors import ContractViolation, EnvironmentFailed, FlowError
+
+#: State of transformWithState lives in RocksDB only; all else is faster in memory.
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+
+class SparkEngine:
+    """An `Engine` (see `interface`) for one fragment, in the process's Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        feed: Feed,
+        *,
+        name: str,
+        function: Callable[..., Any],
+        inputs: Mapping[str, Input],
+        time: str,
+        width_us: int,
+        directory: Path,
+    ) -> None:
+        self.name = name
+        self._spark = spark
+        self._feed = feed
+        self._inputs = dict(inputs)
+        self._width_us = width_us
+        self._time_name = time
+        self._directory = directory / f"{name}-{uuid.uuid4().hex[:8]}"
+        self._channel_name = uuid.uuid4().hex
+        self._query: Query = build_query(
+            spark,
+            fragment=name,
+            function=function,
+            inputs=inputs,
+            time=time,
+            options=feed.options(self._channel_name),
+        )
+        self._digests = Digests()
+        self._channel: Channel | None = None
+        self._running: StreamingQuery | None = None
+        self._tracker: Any = None
+        self._checkpoint = self._directory
+        self._group = 0
+        self._through = NOTHING
+        self._output_through = NOTHING
+        self._held: dict[BucketId, pa.Table] = {}
+        self._arrived: list[pa.Table] = []
+        self._failure: BaseException | None = None
+        self._cause: PySparkException | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._query.schema
+
+    @property
+    def through(self) -> BucketId:
+        return self._through
+
+    @property
+    def output_through(self) -> BucketId:
+        return self._output_through
+
+    @property
+    def owes(self) -> bool:
+        # A boundary closes windows in its group's own micro-batch: nothing is left for a later one.
+        return False
+
+    @property
+    def unbounded(self) -> str | None:
+        return self._query.facts.unbounded
+
+    @property
+    def extent_us(self) -> float:
+        """How much older than the last boundary an input row may be that the state depends on."""
+        return self._query.facts.extent_us
+
+    @property
+    def rounding(self) -> tuple[str, ...]:
+        """Aggregates whose last digits depend on the grouping: with any, compare digests without floats."""
+        return self._query.facts.rounding
+
+    def start(self, snapshot: Snapshot | None = None) -> None:
+        if snapshot is not None:
+            self.restore(snapshot)
+            return
+        self._checkpoint = self._new_checkpoint()
+        self._launch()
+
+    def advance(self, inputs: Mapping[str, pa.Table], through: BucketId) -> Advanced:
+        require(self._running is not None, f"fragment {self.name}: advance before start")
+        require(through > self._through, f"fragment {self.name}: {through} is not after {self._through}")
+        unknown = set(inputs) - set(self._inputs)
+        require(not unknown, f"fragment {self.name} has no inputs {sorted(unknown)}")
+        tables = {name: self._wire(name, inputs.get(name)) for name in self._inputs}
+        ready: dict[BucketId, pa.Table] = {}
+        for part, boundary in self._parts(tables, through):
+            self._run_group(part, boundary)
+            self._sort_out(ready)
+        return Advanced(ready, self._output_through)
+
+    def flush(self) -> Advanced:
+        return Advanced({}, self._output_through)
+
+    def horizon(self) -> BucketId:
+        return horizon_of(self._through, self._query.facts.extent_us, self._width_us)
+
+    def snapshot(self, into: Path) -> Snapshot:
+        require(
+            self._running is not None and self._failure is None, f"fragment {self.name}: nothing to snapshot"
+        )
+        into.mkdir(parents=True)
+        if self._group:
+            link_checkpoint(self._checkpoint, into / "checkpoint")
+        for number, table in self._held.items():
+            with (
+                pa.OSFile(str(into / f"held-{number}.arrow"), "wb") as file,
+                pa.ipc.new_file(file, table.schema) as out,
+            ):
+                out.write_table(table)
+        snapshot = seal_snapshot(
+            into,
+            {
+                "fragment": self.name,
+                "group": self._group,
+                "through": self._through,
+                "output_through": self._output_through,
+                "held": sorted(self._held),
+            },
+            self._digests,
+        )
+        self._digests.keep_only(into)
+        return snapshot
+
+    def restore(self, snapshot: Snapshot) -> None:
+        manifest = verify_snapshot(snapshot)
+        if manifest["fragment"] != self.name:
+            raise EnvironmentFailed(
+                f"snapshot {snapshot.directory} is of fragment {manifest['fragment']!r}, not {self.name!r}"
+            )
+        self._stop()
+        old, self._checkpoint = self._checkpoint, self._new_checkpoint()
+        if manifest["group"]:
+            revive_checkpoint(snapshot.directory / "checkpoint", self._checkpoint)
+        if old != self._directory:
+            shutil.rmtree(old, ignore_errors=True)
+        self._group = manifest["group"]
+        self._through = manifest["through"]
+        self._output_through = manifest["output_through"]
+        self._held = {n: _read(snapshot.directory / f"held-{n}.arrow") for n in manifest["held"]}
+        self._launch()
+
+    def close(self) -> None:
+        self._stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    # One micro-batch
+
+    def _wire(self, name: str, table: pa.Table | None) -> pa.Table:
+        schema = self._query.wire[name]
+        if table is None:
+            return schema.empty_table()
+        return table.select(schema.names).cast(schema).combine_chunks()
+
+    def _parts(
+        self, tables: dict[str, pa.Table], through: BucketId
+    ) -> Sequence[tuple[dict[str, pa.Table], BucketId]]:
+        """The micro-batches to run: one, unless an operator's result depends on the grouping."""
+        if self._query.facts.grouping is None:
+            return [(tables, through)]
+        numbers = {name: self._bucket_numbers(name, table) for name, table in tables.items()}
+        filled = {int(n) for column in numbers.values() for n in np.unique(column)}
+        stops = {through, *filled, *self._stirring(filled, through)}
+        return [
+            (
+                {
+                    name: table.slice(*_run(numbers[name], stop)).combine_chunks()
+                    for name, table in tables.items()
+                },
+                stop,
+            )
+            for stop in sorted(stops)
+        ]
+
+    def _stirring(self, filled: set[BucketId], through: BucketId) -> set[BucketId]:
+        """Empty buckets whose passing may do something: close a window, drop a key, fire a timer."""
+        starts = filled | ({self._through} if self._through != NOTHING else set())
+        extent_us = math.inf if self._query.timers else self._query.facts.extent_us
+        if not starts:
+            return set()
+        if extent_us == math.inf:
+            return set(range(min(starts) + 1, through))
+        quiet = math.ceil(extent_us / self._width_us) + 1
+        return {n for start in starts for n in range(start + 1, min(start + 1 + quiet, through))}
+
+    def _bucket_numbers(self, name: str, table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+        given = self._inputs[name]
+        path = (given.time,) if given.time in table.column_names else tuple(given.time.split("."))
+        numbers = times_of(table, path).to_numpy(zero_copy_only=False) // self._width_us
+        if len(numbers) > 1 and bool(np.any(np.diff(numbers) < 0)):
+            raise BrokenInvariant(f"fragment {self.name}: rows of input {name} are not in bucket order")
+        return np.asarray(numbers, dtype=np.int64)
+
+    def _run_group(self, tables: Mapping[str, pa.Table], boundary: BucketId) -> None:
+        if self._channel is None or self._failure is not None:
+            raise BrokenInvariant(
+                f"fragment {self.name}: it failed before; restore it first"
+            ) from self._failure
+        try:
+            self._tracker.setWatermark((end_of(boundary, self._width_us) - 1) // 1000)
+            self._channel.offer(self._group + 1, tables)
+            self._channel.wait_still(self._group + 1)
+        except (ChannelClosed, Py4JError, ConnectionError) as problem:
+            cause = self._cause or (problem.__cause__ if isinstance(problem, ChannelClosed) else problem)
+            self._failure = cause or problem
+            raise self._explained(self._failure) from cause
+        self._group += 1
+        self._through = boundary
+
+    def _explained(self, cause: BaseException) -> Exception:
+        if isinstance(cause, PySparkException):
+            return FlowError(f"fragment {self.name!r} failed in Spark: {first_lines(str(cause))}")
+        if isinstance(cause, Py4JError | ConnectionError | OSError):
+            return EnvironmentFailed(
+                f"fragment {self.name!r}: the JVM that Spark runs in has ended ({cause})"
+            )
+        return EnvironmentFailed(f"fragment {self.name!r}: its query was stopped from outside ({cause})")
+
+    def _sort_out(self, ready: dict[BucketId, pa.Table]) -> None:
+        """Put what has arrived into buckets, and move those that are now complete to `ready`."""
+        arrived, self._arrived = self._arrived, []
+        for table in arrived:
+            for number, rows in self._by_bucket(table):
+                before = self._held.get(number)
+                self._held[number] = rows if before is None else pa.concat_tables([before, rows])
+        complete_us = end_of(self._through, self._width_us) - int(self._query.facts.lag_us)
+        self._output_through = max(self._output_through, bucket_of(complete_us, self._width_us) - 1)
+        for number in sorted(n for n in self._held if n <= self._output_through):
+            table = self._held.pop(number)
+            ready[number] = canonical_order(table, times_of(table.combine_chunks(), self._query.time))
+
+    def _by_bucket(self, table: pa.Table) -> list[tuple[BucketId, pa.Table]]:
+        if not table.num_rows:
+            return []
+        times = times_of(table, self._query.time)
+        if times.null_count:
+            raise self._violation(f"{times.null_count} rows came out with no value in it")
+        numbers = times.to_numpy() // self._width_us
+        order = np.argsort(numbers, kind="stable")
+        table, numbers = table.take(pa.array(order)), numbers[order]
+        first = int(numbers[0])
+        if first <= self._output_through:
+            time_us = int(times.to_numpy().min())
+            shown = pa.scalar(time_us, pa.timestamp("us", tz="UTC")).as_py().isoformat()
+            raise self._violation(
+                f"a row came out with {shown}, for bucket {first}, but everything through bucket "
+                f"{self._output_through} is sealed already"
+            )
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        return [(int(numbers[a]), table.slice(a, b - a)) for a, b in pairwise(cuts)]
+
+    def _violation(self, what: str) -> ContractViolation:
+        self._failure = ContractViolation(
+            f"fragment {self.name!r}: its time column {self._time_name!r} is broken: {what}. Declare a time "
+            "that never runs behind the input: the end of a window, or the greatest of the times that a row "
+            "was made from"
+        )
+        return self._failure
+
+    # The query's life
+
+    def _new_checkpoint(self) -> Path:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return self._directory / uuid.uuid4().hex[:8]
+
+    def _launch(self) -> None:
+        self._failure = self._cause = None
+        self._arrived = []
+        channel = self._channel = self._feed.open(self._channel_name, self._query.wire)
+        if self._query.facts.grouping == "transformWithState":
+            self._spark.conf.set(_PROVIDER, _ROCKSDB)
+        try:
+            self._running = (
+                self._query.frame.writeStream.foreachBatch(self._collect)
+                .outputMode("append")
+                .option("checkpointLocation", str(self._checkpoint.absolute()))
+                .start()
+            )
+        except PySparkException as problem:
+            raise FlowError(
+                f"fragment {self.name!r}: Spark does not run it: {first_lines(str(problem))}"
+            ) from problem
+        finally:
+            self._spark.conf.unset(_PROVIDER)
+        threading.Thread(
+            target=_watch, args=(self._running, channel), name=f"watch-{self.name}", daemon=True
+        ).start()
+        try:
+            channel.wait_still(self._group)
+        except ChannelClosed as problem:
+            self._failure = problem.__cause__ or problem
+            raise self._explained(self._failure) from problem.__cause__
+        self._tracker = self._running._jsq.streamingQuery().watermarkTracker()
+
+    def _collect(self, batch: DataFrame, batch_id: int) -> None:
+        try:
+            table = batch.toArrow()
+        except PySparkException as problem:
+            # What Spark makes of it on the way back through the JVM buries the message under stacks.
+            self._cause = problem
+            raise
+        if table.num_rows:
+            self._arrived.append(table)
+
+    def _stop(self) -> None:
+        running, channel = self._running, self._channel
+        self._running = self._channel = self._tracker = None
+        if channel is not None:
+            self._feed.drop(channel)
+        if running is not None:
+            try:
+                running.stop()
+            except (Py4JError, ConnectionError, PySparkException):
+                # A query that failed, or whose JVM is gone, has nothing left to stop.
+                return
+
+
+def _watch(query: StreamingQuery, channel: Channel) -> None:
+    """Wait for the query's end and tell whoever waits on its channel, so that no failure becomes a hang."""
+    try:
+        query.awaitTermination()
+    except BaseException as problem:
+        channel.close(problem)
+    else:
+        channel.close()
+
+
+def _run(numbers: np.ndarray[Any, np.dtype[np.int64]], stop: BucketId) -> tuple[int, int]:
+    first, last = np.searchsorted(numbers, [stop, stop + 1])
+    return int(first), int(last - first)
+
+
+def _read(path: Path) -> pa.Table:
+    with pa.OSFile(str(path), "rb") as file:
+        return pa.ipc.open_file(file).read_all()

@@ -1,0 +1,52 @@
+"""Java that cannot be used is named, with what to do about it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from understudy.core.bucket import NOTHING
+from understudy.engine.horizon import horizon_of
+from understudy.engine.jvm import JAVA_HOME_VARIABLE, find_java, start_jvm
+from understudy.flow.errors import EnvironmentFailed
+
+
+def test_a_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(JAVA_HOME_VARIABLE, str(tmp_path))
+    with pytest.raises(EnvironmentFailed, match=rf"no Java at {tmp_path}.*{JAVA_HOME_VARIABLE}"):
+        find_java()
+
+
+def test_an_argument_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = find_java(None)
+    monkeypatch.setenv(JAVA_HOME_VARIABLE, "/nowhere")
+    assert find_java(installed.home) == installed
+    assert installed.version().split(".")[0].isdigit()
+
+
+def test_a_java_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
+    fake = tmp_path / "bin" / "java"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho 'no heap for you' >&2\nexit 7\n")
+    fake.chmod(0o755)
+    with pytest.raises(EnvironmentFailed, match=r"exit code 7.*no heap for you"):
+        start_jvm(java=find_java(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("through", "extent_us", "horizon"),
+    [
+        (9, 0, 10),
+        (9, 1_000, 9),
+        (9, 100_000, 9),
+        (9, 100_001, 8),
+        (9, math.inf, NOTHING),
+        (NOTHING, 5, NOTHING),
+    ],
+)
+def test_the_horizon_is_the_oldest_bucket_the_state_reaches_back_to(
+    through: int, extent_us: float, horizon: int
+) -> None:
+    assert horizon_of(through, extent_us, width_us=100_000) == horizon

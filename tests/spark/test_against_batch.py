@@ -1,0 +1,115 @@
+"""A fragment's output buckets equal the batch job's rows, however the stream is grouped, cut and restored."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from spark_cases import CASES, END, SCHEMA, WIDTH_US, Case, cut, random_cuts, random_rows
+
+from understudy.core.bucket import NOTHING
+from understudy.engine.digest import canonical_order, digest_of
+from understudy.engine.query import Input, times_of
+from understudy.engine.session import endpoint
+from understudy.engine.spark import SparkEngine
+
+
+def expected_buckets(spark: SparkSession, case: Case, rows: Mapping[str, pa.Table]) -> dict[int, pa.Table]:
+    """What must come out, by bucket in canonical order: from a batch job, or from the case's model."""
+    if case.model is not None:
+        table = case.model(rows)
+    else:
+        table = case.function(*(spark.createDataFrame(rows[name]) for name in case.inputs)).toArrow()
+    return by_bucket(table, case.time)
+
+
+def by_bucket(table: pa.Table, time: str) -> dict[int, pa.Table]:
+    path = tuple(time.split("."))
+    numbers = [value // WIDTH_US for value in times_of(table.combine_chunks(), path).to_pylist()]
+    out = {}
+    for number in sorted(set(numbers)):
+        part = table.filter(pa.array([n == number for n in numbers])).combine_chunks()
+        out[number] = canonical_order(part, times_of(part, path))
+    return out
+
+
+@pytest.fixture
+def engine_for(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[Case], SparkEngine]]:
+    made: list[SparkEngine] = []
+
+    def make(case: Case) -> SparkEngine:
+        made.append(
+            SparkEngine(
+                spark,
+                endpoint(),
+                name=case.name,
+                function=case.function,
+                inputs={name: Input(SCHEMA, "ts") for name in case.inputs},
+                time=case.time,
+                width_us=WIDTH_US,
+                directory=tmp_path / "work",
+            )
+        )
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+def require_equal(
+    got: Mapping[int, pa.Table], expected: Mapping[int, pa.Table], compared: Counter[str], what: str
+) -> None:
+    assert {n: t.num_rows for n, t in got.items()} == {n: t.num_rows for n, t in expected.items()}, what
+    for number, table in expected.items():
+        assert got[number].to_pylist() == table.to_pylist(), f"{what}, bucket {number}"
+        assert digest_of(got[number]) == digest_of(table.cast(got[number].schema)), f"{what}, bucket {number}"
+    compared["rows"] += sum(table.num_rows for table in got.values())
+    compared["buckets"] += len(got)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_output_equals_the_batch_job_for_any_grouping_and_restore(
+    name: str,
+    spark: SparkSession,
+    engine_for: Callable[[Case], SparkEngine],
+    tmp_path: Path,
+    compared: Counter[str],
+) -> None:
+    case = CASES[name]
+    for seed in range(3):
+        rows = {given: random_rows(1000 * seed + i) for i, given in enumerate(case.inputs)}
+        expected = expected_buckets(spark, case, rows)
+        assert expected, "a case without output proves nothing"
+        cuts = [END] if seed == 0 else random_cuts(seed + 17 * len(name))
+        engine = engine_for(case)
+        engine.start()
+        got: dict[int, pa.Table] = {}
+        chance = random.Random(seed)
+        restore_at = chance.randrange(len(cuts)) if len(cuts) > 1 else None
+        kept: tuple[object, int, dict[int, pa.Table]] | None = None
+        at = 0
+        while at < len(cuts):
+            if at == restore_at and kept is None:
+                kept = (engine.snapshot(tmp_path / f"snapshot-{seed}"), at, dict(got))
+            after, through = engine.through, cuts[at]
+            sealed = engine.output_through
+            advanced = engine.advance({n: cut(t, after, through) for n, t in rows.items()}, through)
+            compared["batches"] += 1
+            assert all(sealed < number <= advanced.through for number in advanced.rows)
+            got.update(advanced.rows)
+            at += 1
+            if kept is not None and restore_at is not None and at >= min(restore_at + 2, len(cuts)):
+                snapshot, at, got = kept[0], kept[1], dict(kept[2])
+                engine.restore(snapshot)  # type: ignore[arg-type]
+                compared["restores"] += 1
+                restore_at = None
+        require_equal(got, expected, compared, f"{name}, seed {seed}, cuts {cuts}")
+        compared["groupings"] += 1
+        assert engine.horizon() == NOTHING if engine.unbounded else engine.horizon() > END - 60
+        engine.close()

@@ -1,0 +1,152 @@
+"""What is wrong with a fragment is said in a sentence, and a failing query never hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from spark_cases import END, ORIGIN, SCHEMA, WIDTH_US, cut, random_rows
+
+from understudy.core.errors import BrokenInvariant
+from understudy.engine.query import Input
+from understudy.engine.session import endpoint
+from understudy.engine.spark import SparkEngine
+from understudy.flow.errors import ContractViolation, FlowError
+
+ROWS = random_rows(5)
+Make = Callable[..., SparkEngine]
+
+
+@pytest.fixture
+def make(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
+    made: list[SparkEngine] = []
+
+    def build(function: Callable[..., DataFrame], time: str = "ts") -> SparkEngine:
+        inputs = {"a": Input(SCHEMA, "ts")}
+        made.append(
+            SparkEngine(
+                spark,
+                endpoint(),
+                name="suspect",
+                function=function,
+                inputs=inputs,
+                time=time,
+                width_us=WIDTH_US,
+                directory=tmp_path,
+            )
+        )
+        return made[-1]
+
+    yield build
+    for engine in made:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda a: a.withColumn("x", F.rand()), r"rand\(\).*'x'"),
+        (lambda a: a.withColumn("x", F.randn(7)), r"randn\(\)"),
+        (lambda a: a.withColumn("x", F.expr("uuid()")), r"uuid\(\)"),
+        (lambda a: a.withColumn("x", F.current_timestamp()), r"current_timestamp\(\)"),
+        (lambda a: a.withColumn("x", F.expr("now()")), r"now\(\)"),
+        (lambda a: a.withColumn("x", F.current_date()), r"current_date\(\)"),
+        (lambda a: a.filter(F.col("ts") < F.expr("now() - interval 1 day")), r"now\(\)"),
+        (lambda a: a.withColumn("x", F.monotonically_increasing_id()), r"monotonically_increasing_id"),
+        (lambda a: a.withColumn("x", F.spark_partition_id()), r"spark_partition_id"),
+        (lambda a: a.withColumn("x", F.shuffle(F.array("v", "id"))), r"shuffle\(\)"),
+        (lambda a: a.sample(0.5, seed=1), r"sample\(\)"),
+        (
+            lambda a: a.withColumn("x", F.udf(lambda v: v, "long").asNondeterministic()("v")),
+            "declared nondeterministic",
+        ),
+        (lambda a: a.withWatermark("ts", "1 second"), "withWatermark"),
+    ],
+)
+def test_what_replicas_could_not_agree_on_is_refused_by_name(
+    make: Make, function: Callable[[DataFrame], DataFrame], named: str
+) -> None:
+    with pytest.raises(FlowError, match=f"'suspect'.*{named}"):
+        make(function)
+
+
+@pytest.mark.parametrize(
+    ("function", "time", "said"),
+    [
+        (lambda a: a.select("k", "v"), "ts", r"'ts' is not in its output.*k:string,v:bigint"),
+        (lambda a: a, "v", r"'v' must be a timestamp, but is bigint"),
+        (lambda a: a.select("nope"), "ts", "nope"),
+        (
+            lambda a: a.groupBy(F.session_window("ts", "1 second")).count(),
+            "session_window.start",
+            "without bound",
+        ),
+        (lambda a: a.groupBy("k").agg(F.max("ts").alias("ts")), "ts", "without a window"),
+        (lambda a: None, "ts", "returned NoneType"),
+        (lambda a: 1 / 0, "ts", "raised ZeroDivisionError"),
+    ],
+)
+def test_a_fragment_that_cannot_work_is_refused_before_it_runs(
+    make: Make, function: Callable[[DataFrame], DataFrame], time: str, said: str
+) -> None:
+    with pytest.raises(FlowError, match=said):
+        make(function, time)
+
+
+def test_a_row_for_a_sealed_bucket_names_fragment_time_and_bucket(make: Make) -> None:
+    engine = make(
+        lambda a: a.withColumn("early", F.expr("timestamp_micros(unix_micros(ts) - 3000000)")), "early"
+    )
+    engine.start()
+    engine.advance({}, ORIGIN - 1)
+    with pytest.raises(
+        ContractViolation, match=rf"'suspect'.*'early'.*2023-11-14T22:13:17.*bucket {ORIGIN - 30}"
+    ):
+        engine.advance({"a": cut(ROWS, 0, END)}, END)
+
+
+def test_a_row_without_a_time_is_a_broken_contract(make: Make) -> None:
+    engine = make(lambda a: a.withColumn("at", F.when(F.col("v") < 1000, None).otherwise(F.col("ts"))), "at")
+    engine.start()
+    with pytest.raises(ContractViolation, match="no value"):
+        engine.advance({"a": ROWS}, END)
+
+
+def test_a_query_that_fails_raises_sparks_message_and_can_be_restored(make: Make, tmp_path: Path) -> None:
+    engine = make(lambda a: a.withColumn("x", F.expr("if(v < 0, raise_error('boom ' || v), 1)")))
+    engine.start()
+    engine.advance({"a": cut(ROWS, 0, ORIGIN + 5)}, ORIGIN + 5)
+    snapshot = engine.snapshot(tmp_path / "snapshot")
+    poison = pa.table(
+        [["k"], [-1], [0], pa.array([(ORIGIN + 6) * WIDTH_US], pa.int64()).cast(SCHEMA.field("ts").type)],
+        schema=SCHEMA,
+    )
+    with pytest.raises(FlowError, match=r"'suspect'.*boom -1"):
+        engine.advance({"a": poison}, ORIGIN + 6)
+    with pytest.raises(BrokenInvariant, match="restore"):
+        engine.advance({}, ORIGIN + 7)
+    engine.restore(snapshot)
+    rest = cut(ROWS, ORIGIN + 5, END)
+    advanced = engine.advance({"a": rest}, END)
+    assert sum(table.num_rows for table in advanced.rows.values()) == rest.num_rows
+
+
+def test_a_bucket_that_was_taken_cannot_come_again(make: Make) -> None:
+    engine = make(lambda a: a)
+    engine.start()
+    engine.advance({}, ORIGIN)
+    with pytest.raises(BrokenInvariant, match="is not after"):
+        engine.advance({}, ORIGIN)
+
+
+def test_sums_of_floats_are_reported_because_their_last_digits_depend_on_the_grouping(make: Make) -> None:
+    exact = make(lambda a: a.groupBy(F.window("ts", "1 second")).agg(F.sum("v"), F.avg("v")), "window.end")
+    rounded = make(
+        lambda a: a.groupBy(F.window("ts", "1 second")).agg(F.sum(F.col("v") / 3).alias("x")), "window.end"
+    )
+    assert exact.rounding == ()
+    assert rounded.rounding == ("sum as x",)
