@@ -31,11 +31,11 @@ class Machine(ABC):
 
     def handle(self, event: object) -> list[Instruction]:
         """Take one event; return what is to be done. An event not allowed raises and changes nothing."""
-        self._events_handled += 1
         try:
             instructions = self._handle(event)
         except (PeerError, BrokenInvariant) as error:
             raise type(error)(f"{self.name}: {error}\n{self.story(event)}") from error
+        self._events_handled += 1
         self._story.append((self._events_handled, event, tuple(instructions)))
         return instructions
 
@@ -43,7 +43,7 @@ class Machine(ABC):
         """The last events with what came of them, oldest first."""
         lines = [f"  {number:>6} {event} -> {list(done)}" for number, event, done in self._story]
         if rejected is not None:
-            lines.append(f"  {self._events_handled:>6} {rejected} -> rejected")
+            lines.append(f"  {self._events_handled + 1:>6} {rejected} -> rejected")
         return "\n".join([f"the story of {self.name}:", *lines])
 
     @abstractmethod

@@ -13,6 +13,7 @@ acknowledged to both.
 from __future__ import annotations
 
 from understudy.core.buffer import Acks
+from understudy.core.errors import require
 from understudy.core.instructions import Instruction, ShipState
 from understudy.core.machine import Machine
 from understudy.core.messages import (
@@ -65,6 +66,10 @@ class Replica(Machine):
             case Ack() | Reverse() | EgressUp() | EgressDown() | Produced():
                 return self.s_prod.handle(event) + self.s_cons.handle(AboveChanged())
             case Installed() | SeatConfirmed():
+                require(
+                    isinstance(event, SeatConfirmed) or self.status is Status.STDBY,
+                    f"state was installed into a replica that is {self.status.name}",
+                )
                 return self.s_prod.handle(event) + self.s_cons.handle(event)
             case SnapshotTaken():
                 version, through = self.s_cons.version, self.s_cons.handed

@@ -22,6 +22,7 @@ from understudy.core.instructions import Deliver, FoldedIn, Instruction, Send, T
 from understudy.core.messages import Attached, Delivered, Detached, From, Sealed
 from understudy.core.view import Activated, Fail, Seated, Slot, Status, View, changes
 from understudy.runtime.actor import Actor
+from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted, NotYet
@@ -44,8 +45,6 @@ class Surroundings(Protocol):
 
     def report(self, kind: str, facts: dict[str, Any]) -> None: ...
 
-    def note(self, what: str, **facts: Any) -> None: ...
-
     def stats(self, node: str, facts: Mapping[str, Any]) -> None: ...
 
 
@@ -59,6 +58,7 @@ class Boundary:
         actor: Actor,
         surroundings: Surroundings,
         *,
+        recorder: Recorder,
         recovered: Sequence[Bucket],
         delivered: BucketId,
     ) -> None:
@@ -66,6 +66,7 @@ class Boundary:
         self._name = name
         self._actor = actor
         self._around = surroundings
+        self._recorder = recorder
         self._recovered = recovered
         self._delivered = delivered
         self._waiting: deque[Bucket] = deque()
@@ -123,14 +124,13 @@ class Boundary:
         if view is None or epoch > view.epoch:
             raise NotYet("the view that gave you this seat has not reached me")
         if not view.holds(slot, node, epoch):
-            self._around.note("fenced", node=node, slot=slot.value, epoch=epoch)
             raise Fenced(f"{node} does not hold {slot.value} since epoch {epoch} any more")
 
     # --- on the actor: views -----------------------------------------------------------------------------
 
     def _view(self, view: View) -> None:
         old, self.view = self.view, view
-        self._around.note("view", view=view)
+        self._recorder.view(view)
         if self.ingress is None or self.egress is None:
             self._begin(view)
             return
@@ -151,6 +151,7 @@ class Boundary:
             recovered=self._recovered,
         )
         self.egress = Egress(statuses, delivered=self._delivered)
+        self._recorder.sealed(self._recovered)
         self._recovered = ()
         self._seal_waiting()
 
@@ -179,7 +180,7 @@ class Boundary:
             former.close("a newer connection took its place")
             self._handle(end, Detached(slot))
         self._channels[slot, end] = channel
-        self._around.note("attached", slot=slot.value, end=end, node=hello["node"])
+        self._recorder.attached(slot, end)
         self._guarded(channel, end, attached)
 
     def _frame(self, slot: Slot, end: str, channel: Channel, node: str, frame: Frame) -> None:
@@ -189,7 +190,6 @@ class Boundary:
             self._around.stats(node, frame.head)
             return
         if frame.head.get("epoch") != channel.epoch:
-            self._around.note("fenced", node=node, slot=slot.value, epoch=frame.head.get("epoch"))
             channel.close(f"a message of epoch {frame.head.get('epoch')} came, this seat has {channel.epoch}")
             return
         try:
@@ -215,7 +215,7 @@ class Boundary:
             return
         del self._channels[slot, end]
         log.info("%s: %s", channel.name, why)
-        self._around.note("detached", slot=slot.value, end=end, node=node, why=why)
+        self._recorder.detached(slot, end)
         self._handle(end, Detached(slot))
         self._around.report("suspected", {"node": node, "epoch": channel.epoch, "by": self._name})
 
@@ -245,7 +245,7 @@ class Boundary:
         if self.ingress is not None:
             while self._waiting and not self.ingress.full:
                 bucket = self._waiting.popleft()
-                self._around.note("sealed", bucket=bucket)
+                self._recorder.sealed([bucket])
                 self._carry_out(INGRESS, self.ingress.handle(Sealed(bucket)))
         self._around.room(not self._waiting and not (self.ingress is not None and self.ingress.full))
 
@@ -261,7 +261,7 @@ class Boundary:
         if end == INGRESS and self._waiting:
             self._seal_waiting()
         if self.egress is not None and self.egress.sender is not sender and self.egress.sender is not None:
-            self._around.note("sender", slot=self.egress.sender.value, through=self.egress.received)
+            self._recorder.sender(self.egress.sender, self.egress.received)
 
     def _carry_out(self, end: str, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:

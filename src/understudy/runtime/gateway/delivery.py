@@ -23,7 +23,8 @@ import pyarrow as pa
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
-from understudy.runtime.payload import decode, digest
+from understudy.runtime.payload import decode
+from understudy.runtime.recording import shown
 from understudy.runtime.sinks.opening import open_writer
 
 log = logging.getLogger(__name__)
@@ -132,12 +133,11 @@ class Delivery:
         for bucket in buckets:
             if bucket.empty:
                 continue
-            payload = bytes(memoryview(cast(bytes, bucket.payload)))
-            parts = decode(payload)
+            parts = decode(cast(bytes, bucket.payload))
             for name, (fragment, _) in self._sinks.items():
                 if fragment in parts:
                     tables[name].append((bucket.number, parts[fragment]))
-            summary.append((bucket.number, sum(t.num_rows for t in parts.values()), digest(payload)))
+            summary.append(shown(bucket))
         done = DeliveredRange(self._position, through, tuple(summary))
         if summary:
             self._write_journal(done)

@@ -57,7 +57,7 @@ class Gateway:
         self._delivery = Delivery(self._flow, settings.path, self._delivered, ending.fail)
         position, unreported = self._delivery.recover()
         if unreported is not None:
-            self._recorder.delivered(unreported)
+            self._record(unreported)
         self._intake = Intake(self._flow, settings.path, self._on_sealed, ending.fail)
         self._endpoint = Endpoint(
             settings.host, settings.gateway_port, beat_s=settings.beat_s, silence_s=settings.silence_s
@@ -68,6 +68,7 @@ class Gateway:
             NAME,
             self._actor,
             self,
+            recorder=self._recorder,
             recovered=tuple(self._intake.recover()),
             delivered=position,
         )
@@ -106,7 +107,7 @@ class Gateway:
             self._intake.end()
             self._actor.end()
             self._delivery.end()
-            self._recorder.ended(finished=self._finished())
+            self._recorder.ended()
             membership.leave()
             leadership.stop()
             self._coordination.close()
@@ -136,19 +137,20 @@ class Gateway:
         self._intake.room(there_is)
 
     def report(self, kind: str, facts: dict[str, Any]) -> None:
-        self._recorder.reported(kind, facts)
+        if kind == "suspected":
+            self._recorder.suspected(str(facts["node"]))
         self._coordination.report(kind, facts)
-
-    def note(self, what: str, **facts: Any) -> None:
-        self._recorder.note(what, **facts)
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None:
         self._stats.of_node(node, facts)
 
     def _delivered(self, done: DeliveredRange) -> None:
-        self._recorder.delivered(done)
+        self._record(done)
         self._stats.delivered(done)
         self._boundary.on_delivered(done.through)
+
+    def _record(self, done: DeliveredRange) -> None:
+        self._recorder.delivered(done.after, done.through, done.buckets)
 
     # --- status ------------------------------------------------------------------------------------------
 

@@ -91,7 +91,8 @@ class Node:
                 seat = self._seat
             if seat is not None:
                 seat.end()
-            self._recorder.ended(finished=False)
+            if self.fenced is None and self._ending.failure is None:
+                self._recorder.ended()
             if self.fenced is None and self._ending.failure is None:
                 membership.leave()
             leadership.stop()
@@ -158,7 +159,7 @@ class Node:
         if self.fenced is None and not self._ending.asked:
             self.fenced = why
             log.warning("fenced: %s", why)
-            self._recorder.note("fenced", node=self.name, slot="", epoch=0)
+            self._recorder.fenced()
             self._ending.ask()
 
     def _fail(self, error: BaseException) -> None:

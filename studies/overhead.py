@@ -1,0 +1,214 @@
+"""What replication costs: one query in plain Structured Streaming, in Understudy with `none`, and with
+`pair`.
+
+    python studies/overhead.py [--rows 6000000] [--offered 600000] [--rate 10000] [--seconds 40]
+
+Throughput: more rows are offered than any of the three can take (`--offered` a second), and the time from
+the first result to the last is measured. Latency: at a comfortable rate, the time from the end of a window
+to its result being durable. All three run on the same cores of this machine, one after the other; what
+counts is the ratio. Memory is the proportional share (PSS) of every process at the end of the latency run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness import HERE, compare_with_truth, deliveries, remove, save, say, steady, traffic_run
+from understudy.runtime.local import LocalRun, signal_tree
+from understudy.runtime.trial import Trial
+
+BUCKET_US = 100_000
+
+
+def shared_mb(pid: int) -> dict[str, float]:
+    """Proportional memory of a process and its descendants, by program, in MB."""
+    out: dict[str, float] = {}
+    process = psutil.Process(pid)
+    for member in [process, *process.children(recursive=True)]:
+        try:
+            kind = "java" if "java" in member.name() else "python"
+            out[kind] = round(out.get(kind, 0.0) + member.memory_full_info().pss / 2**20, 1)
+        except psutil.NoSuchProcess:
+            continue
+    return out
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {
+        "p50": round(ordered[len(ordered) // 2], 1),
+        "p99": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], 1),
+    }
+
+
+# --- plain ---
+
+
+class Plain:
+    """The plain query as a process."""
+
+    def __init__(self, rows: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="understudy-plain-"))
+        self._log = (self.folder / "log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "plain.py"), str(self.folder), "--rows", str(rows)],
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def outputs(self) -> list[dict[str, int]]:
+        file = self.folder / "outputs.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def wait(self, what: str, done: Any, timeout_s: float = 300) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not done(self.outputs()):
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise RuntimeError(f"{what} did not happen; see {self.folder}/log")
+            time.sleep(0.2)
+
+    def end(self) -> None:
+        signal_tree(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._log.close()
+        remove(self.folder)
+
+
+def plain_throughput(rows: int) -> float:
+    plain = Plain(rows)
+    try:
+        # The last windows close only with later rows, so wait until the count stands still.
+        plain.wait("the end", lambda outs: sum(o["packets"] for o in outs) >= rows * 0.95)
+        outs = plain.outputs()
+        return _rate([(o["at_us"], o["packets"]) for o in outs])
+    finally:
+        plain.end()
+
+
+def plain_latency(seconds: float) -> tuple[dict[str, float], dict[str, Any]]:
+    plain = Plain(-1)
+    try:
+        plain.wait("output", lambda outs: len(outs) > 20)
+        since = time.time_ns() // 1_000 + 5_000_000
+        time.sleep(seconds + 5)
+        outs = [o for o in plain.outputs() if o["at_us"] > since]
+        memory = {"driver": shared_mb(plain.process.pid)}
+        return percentiles([(o["at_us"] - o["newest_us"]) / 1e3 for o in outs]), memory
+    finally:
+        plain.end()
+
+
+def _rate(results: list[tuple[int, int]]) -> float:
+    """Rows a second between the first result and the last: what was counted after the first."""
+    (first, _), (last, _) = results[0], results[-1]
+    return sum(packets for _, packets in results[1:]) / ((last - first) / 1e6)
+
+
+# --- ours ---
+
+
+def our_throughput(policy: str, rows: int, offered: float) -> float:
+    os.environ["TRAFFIC_ROWS"] = str(rows)
+    try:
+        run, folder = traffic_run(policy=policy, nodes=2 if policy == "pair" else 1, standby=0, respawn=False)
+    finally:
+        del os.environ["TRAFFIC_ROWS"]
+    try:
+        Trial(run).wait_finished()
+    finally:
+        run.stop()
+    rows_per_us = offered / 1e6
+    outs = deliveries(folder)
+    results: list[tuple[int, int]] = []
+    before = None
+    for at, _, newest in outs:
+        # Windows are full but for the last, so what a result counts follows from the windows it covers.
+        packets = 0 if before is None else int((min(newest, before + 10**9) - before) * rows_per_us)
+        results.append((at, packets))
+        before = newest
+    remove(folder)
+    (first, _), (last, _) = results[0], results[-2]
+    return sum(packets for _, packets in results[1:-1]) / ((last - first) / 1e6)
+
+
+def our_latency(policy: str, seconds: float) -> tuple[dict[str, float], dict[str, Any]]:
+    run, folder = traffic_run(policy=policy, nodes=2 if policy == "pair" else 1, standby=0, respawn=False)
+    try:
+        trial = Trial(run)
+        steady(trial)
+        since = time.time_ns() // 1_000 + 5_000_000
+        time.sleep(seconds + 5)
+        memory = _memory_of(run)
+    finally:
+        run.stop()
+    compare_with_truth(folder)
+    # A window that ends with bucket k counts as late from the end of that bucket on.
+    latencies = [(at - (newest - BUCKET_US)) / 1e3 for at, _, newest in deliveries(folder) if at > since]
+    remove(folder)
+    return percentiles(latencies), memory
+
+
+def _memory_of(run: LocalRun) -> dict[str, Any]:
+    memory: dict[str, Any] = {
+        name: shared_mb(child.process.pid) for name, child in run.children.items() if child.running
+    }
+    if run.zookeeper is not None and run.zookeeper.pid is not None:
+        memory["zookeeper"] = shared_mb(run.zookeeper.pid)
+    return memory
+
+
+def total_mb(memory: dict[str, Any]) -> float:
+    return round(sum(sum(parts.values()) for parts in memory.values()), 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=6_000_000)
+    parser.add_argument("--offered", type=float, default=600_000)
+    parser.add_argument("--rate", type=float, default=10_000)
+    parser.add_argument("--seconds", type=float, default=40)
+    arguments = parser.parse_args()
+    result: dict[str, Any] = {name: {} for name in ("plain", "none", "pair")}
+    os.environ["TRAFFIC_ROWS_PER_S"] = str(arguments.offered)
+    for name, row in result.items():
+        rate = (
+            plain_throughput(arguments.rows)
+            if name == "plain"
+            else our_throughput(name, arguments.rows, arguments.offered)
+        )
+        row["rows_per_s"] = round(rate)
+        say(f"{name}: {rate:,.0f} rows/s")
+    os.environ["TRAFFIC_ROWS_PER_S"] = str(arguments.rate)
+    for name, row in result.items():
+        latency, memory = (
+            plain_latency(arguments.seconds) if name == "plain" else our_latency(name, arguments.seconds)
+        )
+        row |= {"latency_ms": latency, "memory_mb": memory, "total_mb": total_mb(memory)}
+        say(f"{name}: latency {latency} ms, memory {total_mb(memory)} MB")
+    base = result["plain"]["rows_per_s"]
+    for name in ("none", "pair"):
+        result[name]["of_plain"] = round(result[name]["rows_per_s"] / base, 3)
+    save("overhead", result)
+    for name, row in result.items():
+        print(
+            f"{name:6} {row['rows_per_s']:>10,} rows/s  x{row.get('of_plain', 1.0):<5}  latency p50 "
+            f"{row['latency_ms']['p50']} p99 {row['latency_ms']['p99']} ms  memory {row['total_mb']} MB"
+        )
+
+
+if __name__ == "__main__":
+    main()
