@@ -12,7 +12,8 @@ the controller, which is asked only who counts as a replica.
 *Catch-up.* Both replicas say `PSync(v)`. Acknowledgements for what the active one sent after its `PSync`
 are owed to the newcomer. The paper pauses the output until the newcomer's `PSync` arrives, so as not to
 miss one of them; as the state now moves while the dataflow runs, that would be a long silence. Egress keeps
-a list of what it owes instead. With cumulative acks the list is one number.
+a list of what it owes instead. With cumulative acks the list is one number. An active replica that is not
+attached is owed in the same way.
 
 If the active replica dies before both have spoken, the newcomer's `PSync` is enough: whatever egress has
 not received is either in the newcomer's buffer or will be produced again from what ingress kept.

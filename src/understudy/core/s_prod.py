@@ -12,6 +12,9 @@ last delivery still here. In the terms of figure 3: the sender's connection is {
 `Acks.EACH` S-Prod keeps to the figure: what is sent counts as acknowledged (action 2a), and egress must not
 fail.
 
+`Reverse(n)` is no acknowledgement: egress has received through n, but its sink may not hold that yet. So what
+comes up to n is not sent, and is kept all the same until it is acknowledged.
+
 `Reverse` is the only way to become the sender, also at the very start and after a reconnection.
 `take_over_done` (the paper's `tk_done`) is therefore: this replica is the one that sends.
 """
@@ -76,7 +79,8 @@ class SProd(Machine):
             case EgressUp():
                 self.attached = True
                 self.sending = False
-                return [SendEgress(PSync(self.version))] if self.folding_in else []
+                # Also when it is not new: a checkpoint may have been taken while the connection was made.
+                return [SendEgress(PSync(self.version))] if self.version else []
             case EgressDown():
                 self.attached = False
                 self.sending = False

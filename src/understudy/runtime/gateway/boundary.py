@@ -73,6 +73,7 @@ class Boundary:
         self._channels: dict[tuple[Slot, str], Channel] = {}
         self._folded: dict[Slot, set[str]] = {}
         self._absent_since: dict[Slot, float] = {}
+        self._held: dict[Channel, deque[tuple[Slot, str, str, Frame]]] = {}
         self.view: View | None = None
         self.ingress: Ingress | None = None
         self.egress: Egress | None = None
@@ -101,8 +102,8 @@ class Boundary:
         """The handler for replicas that connect to this end."""
 
         def handler(hello: Mapping[str, Any]) -> Accepted:
-            slot, node, epoch = _seat_of(hello)
-            self._check_seat(slot, node, epoch)
+            slot, node, epoch, seen = _seat_of(hello)
+            self._check_seat(slot, node, epoch, seen)
             box: list[Channel] = []
 
             def opened(channel: Channel) -> None:
@@ -119,9 +120,9 @@ class Boundary:
 
         return handler
 
-    def _check_seat(self, slot: Slot, node: str, epoch: int) -> None:
+    def _check_seat(self, slot: Slot, node: str, epoch: int, seen: int) -> None:
         view = self.view
-        if view is None or epoch > view.epoch:
+        if view is None or max(epoch, seen) > view.epoch:
             raise NotYet("the view that gave you this seat has not reached me")
         if not view.holds(slot, node, epoch):
             raise Fenced(f"{node} does not hold {slot.value} since epoch {epoch} any more")
@@ -141,6 +142,7 @@ class Boundary:
             self._tell_both(change)
             if isinstance(change, Activated) and change.slot not in self.ingress.sending:
                 self._drop(change.slot, "it must attach again as an active replica")
+        self._let_held_go()
 
     def _begin(self, view: View) -> None:
         statuses = {slot: seat.status for slot, seat in view.seats.items()}
@@ -189,6 +191,30 @@ class Boundary:
         if frame.kind == "stats":
             self._around.stats(node, frame.head)
             return
+        if type(frame.head.get("view")) is not int:
+            channel.close("it broke the protocol: a message does not name the view that its sender acts on")
+            return
+        held = self._held.setdefault(channel, deque())
+        if held or not self._has_seen(frame.head.get("view")):
+            held.append((slot, end, node, frame))
+        else:
+            self._admitted_frame(slot, end, channel, node, frame)
+
+    def _has_seen(self, view_epoch: object) -> bool:
+        """Whether the view that a replica acted on has arrived here.
+
+        Until then its messages wait. Otherwise the active replica's `CSync` could overtake the news of the
+        standby that it is about, and what that standby needs would not be kept.
+        """
+        return type(view_epoch) is int and self.view is not None and view_epoch <= self.view.epoch
+
+    def _let_held_go(self) -> None:
+        for channel, held in list(self._held.items()):
+            while held and self._has_seen(held[0][3].head.get("view")) and not channel.closed:
+                slot, end, node, frame = held.popleft()
+                self._admitted_frame(slot, end, channel, node, frame)
+
+    def _admitted_frame(self, slot: Slot, end: str, channel: Channel, node: str, frame: Frame) -> None:
         if frame.head.get("epoch") != channel.epoch:
             channel.close(f"a message of epoch {frame.head.get('epoch')} came, this seat has {channel.epoch}")
             return
@@ -211,6 +237,8 @@ class Boundary:
             channel.close(f"it broke the protocol: {str(problem).splitlines()[0]}")
 
     def _closed(self, slot: Slot, end: str, channel: Channel | None, node: str, why: str) -> None:
+        if channel is not None:
+            self._held.pop(channel, None)
         if channel is None or self._channels.get((slot, end)) is not channel:
             return
         del self._channels[slot, end]
@@ -286,11 +314,12 @@ class Boundary:
             self._around.report("folded_in", {"slot": slot.value, "epoch": self.view.seats[slot].epoch})
 
 
-def _seat_of(hello: Mapping[str, Any]) -> tuple[Slot, str, int]:
+def _seat_of(hello: Mapping[str, Any]) -> tuple[Slot, str, int, int]:
+    """Slot, node and seat epoch that a replica claims, and the epoch of the view it acts on."""
     try:
-        slot, node, epoch = Slot(hello["slot"]), hello["node"], hello["epoch"]
+        slot, node, epoch, seen = Slot(hello["slot"]), hello["node"], hello["epoch"], hello["view"]
     except (KeyError, ValueError) as problem:
-        raise PeerError(f"a replica must name slot, node and epoch: {problem}") from problem
-    if not isinstance(node, str) or type(epoch) is not int:
-        raise PeerError(f"a replica must name slot, node and epoch, not {node!r} and {epoch!r}")
-    return slot, node, epoch
+        raise PeerError(f"a replica must name slot, node, epoch and view: {problem}") from problem
+    if not isinstance(node, str) or type(epoch) is not int or type(seen) is not int:
+        raise PeerError(f"a replica must name slot, node, epoch and view, not {node!r}, {epoch!r}, {seen!r}")
+    return slot, node, epoch, seen

@@ -105,6 +105,7 @@ class SeatTaken:
         self._channels: dict[str, Channel] = {}
         self._snapshots = settings.path / "state" / name / "outgoing"
         self._movement: Channel | None = None
+        self._snapshot_for: Channel | None = None
         self._last_snapshot: Snapshot | None = None
 
     @property
@@ -137,6 +138,8 @@ class SeatTaken:
 
     def _new_view(self, view: View) -> None:
         old, self._view = self._view, view
+        for channel in self._channels.values():
+            channel.view_epoch = view.epoch
         if not view.holds(self.slot, self._name, self.epoch):
             self._on_fenced(f"view {view.epoch} gives {self.slot.value} to another node or calls it dead")
             return
@@ -193,7 +196,12 @@ class SeatTaken:
     def link_hello(self, end: str) -> Mapping[str, Any]:
         def hello() -> dict[str, Any]:
             below, above = self._replica.s_cons, self._replica.s_prod
-            seat = {"slot": self.slot.value, "node": self._name, "epoch": self.epoch}
+            seat = {
+                "slot": self.slot.value,
+                "node": self._name,
+                "epoch": self.epoch,
+                "view": self._view.epoch,
+            }
             if end == INGRESS:
                 return {
                     **seat,
@@ -207,6 +215,7 @@ class SeatTaken:
 
     def link_up(self, end: str, channel: Channel) -> None:
         def up() -> None:
+            channel.view_epoch = self._view.epoch
             self._channels[end] = channel
             self._handle(IngressUp() if end == INGRESS else EgressUp())
 
@@ -285,6 +294,7 @@ class SeatTaken:
                     into = self._snapshots / str(version)
                     shutil.rmtree(into, ignore_errors=True)
                     into.parent.mkdir(parents=True, exist_ok=True)
+                    self._snapshot_for = self._movement
                     self._worker.snapshot(into)
                 case ShipState(state):
                     self._ship(state)
@@ -298,7 +308,8 @@ class SeatTaken:
         snapshot, self._last_snapshot = self._last_snapshot, None
         if snapshot is None:
             return
-        if self._movement is None:
+        if self._movement is None or self._movement is not self._snapshot_for:
+            # The standby it was taken for is gone; another one has asked for a snapshot of its own.
             shutil.rmtree(snapshot.directory, ignore_errors=True)
             return
         threading.Thread(

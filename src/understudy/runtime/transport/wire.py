@@ -5,8 +5,9 @@ protocol and its version, what the connection is for, and who speaks. Every mess
 message: a JSON **head** as metadata, and **bodies** as rows of one binary column, where there are any.
 Bodies are Arrow IPC bytes made once, where rows enter; on the way they are passed on and never looked into.
 
-Each head carries the epoch of its sender's seat. Buckets that are ready together travel in one message. A
-head that is not of this protocol raises `PeerError` and nothing of the message is used.
+Each head carries the epoch of its sender's seat and that of the view which its sender acts on. Buckets that
+are ready together travel in one message. A head that is not of this protocol raises `PeerError` and nothing
+of the message is used.
 """
 
 from __future__ import annotations
@@ -97,42 +98,50 @@ def hello_of(command: bytes | None) -> dict[str, Any]:
     return hello
 
 
-def frames_of(messages: Sequence[Message], epoch: int) -> list[Frame]:
-    """Protocol messages as frames, in order; runs of buckets share a frame."""
+def frames_of(messages: Sequence[Message], epoch: int, view: int = 0) -> list[Frame]:
+    """Protocol messages as frames, in order; runs of buckets share a frame.
+
+    `epoch` is that of the sender's seat, `view` that of the view it acts on.
+    """
+    frames = _frames_of(messages)
+    return [Frame({**frame.head, "epoch": epoch, "view": view}, frame.bodies) for frame in frames]
+
+
+def _frames_of(messages: Sequence[Message]) -> list[Frame]:
     frames: list[Frame] = []
     run: list[Bucket] = []
     for message in messages:
         if isinstance(message, Data):
             if run and sum(b.size_bytes for b in run) + message.bucket.size_bytes > MESSAGE_BYTES_MAX:
-                frames.append(_data_frame(run, epoch))
+                frames.append(_data_frame(run))
                 run = []
             run.append(message.bucket)
             continue
         if run:
-            frames.append(_data_frame(run, epoch))
+            frames.append(_data_frame(run))
             run = []
-        frames.append(_control_frame(message, epoch))
+        frames.append(_control_frame(message))
     if run:
-        frames.append(_data_frame(run, epoch))
+        frames.append(_data_frame(run))
     return frames
 
 
-def _data_frame(buckets: Sequence[Bucket], epoch: int) -> Frame:
+def _data_frame(buckets: Sequence[Bucket]) -> Frame:
     numbers = [bucket.number for bucket in buckets]
     bodies = tuple(bucket.payload for bucket in buckets)
-    return Frame({"kind": "data", "epoch": epoch, "numbers": numbers}, bodies)
+    return Frame({"kind": "data", "numbers": numbers}, bodies)
 
 
-def _control_frame(message: Message, epoch: int) -> Frame:
+def _control_frame(message: Message) -> Frame:
     match message:
         case Ack(number):
-            return Frame({"kind": "ack", "epoch": epoch, "number": number})
+            return Frame({"kind": "ack", "number": number})
         case Reverse(through):
-            return Frame({"kind": "reverse", "epoch": epoch, "through": through})
+            return Frame({"kind": "reverse", "through": through})
         case CSync(version, through):
-            return Frame({"kind": "csync", "epoch": epoch, "version": version, "through": through})
+            return Frame({"kind": "csync", "version": version, "through": through})
         case PSync(version):
-            return Frame({"kind": "psync", "epoch": epoch, "version": version})
+            return Frame({"kind": "psync", "version": version})
     raise PeerError(f"{message} has no form on the wire")
 
 

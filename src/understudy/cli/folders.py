@@ -1,0 +1,66 @@
+"""Where runs are: a folder for each under runs/, and the newest of them when none is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from understudy.flow.errors import UserError
+from understudy.flow.flow import Flow
+from understudy.flow.writers import JsonLines, Parquet
+from understudy.runtime.local import new_run_folder
+from understudy.runtime.settings import FILE
+from understudy.runtime.sinks.naming import finished_files
+
+RUNS = Path("runs")
+
+
+def fresh_folder(wanted: str | None, flow_name: str) -> Path:
+    """The folder for a new run. One that holds a run already is refused: its log would be taken for ours."""
+    if wanted is None:
+        return new_run_folder(RUNS.resolve(), flow_name)
+    folder = Path(wanted).resolve()
+    if (folder / FILE).exists():
+        raise UserError(f"{wanted} holds a run already. Name a folder that does not exist yet.")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{wanted} is a file. Name a folder for the run.")
+    return folder
+
+
+def existing_folder(wanted: str | None) -> Path:
+    """The folder of a run: the one named, or the newest under runs/."""
+    if wanted is not None:
+        folder = Path(wanted).resolve()
+        if not (folder / FILE).is_file():
+            raise UserError(f"{wanted} is not a run's folder: it has no {FILE}.")
+        return folder
+    found = sorted(RUNS.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime)
+    if not found:
+        raise UserError(
+            "There is no run under ./runs. Start one with `understudy run FLOW.py`, or name a run's folder."
+        )
+    return found[-1].parent.resolve()
+
+
+def require_empty_outputs(flow: Flow) -> None:
+    """Refuse output folders with files of an earlier run.
+
+    A sink goes on behind the last bucket that it finds in its folder. Whatever a new run makes for earlier
+    buckets would count as delivered.
+    """
+    for sink in flow.sinks.values():
+        if isinstance(sink.writer, Parquet | JsonLines):
+            folder = Path(sink.writer.path)
+            if folder.is_dir() and finished_files(folder):
+                raise UserError(
+                    f"sink {sink.name!r}: {folder} holds the output of an earlier run. "
+                    "Move or remove it, or let the sink write to another folder."
+                )
+
+
+def outputs(flow: Flow) -> list[str]:
+    """The folders that a flow writes to."""
+    return [
+        str(Path(sink.writer.path).resolve())
+        for sink in flow.sinks.values()
+        if isinstance(sink.writer, Parquet | JsonLines)
+    ]

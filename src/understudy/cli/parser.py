@@ -1,0 +1,192 @@
+"""What can be written after `understudy`. Only argparse is needed here, so that help comes at once."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from typing import Any
+
+from understudy.flow.policy import POLICIES
+
+#: Spark refuses to start with less than 450 MB of what Java calls its memory, which is less than its heap.
+_HEAP_MB_MIN = 480
+SIGNALS = ("KILL", "STOP", "CONT", "TERM")
+
+
+def parser() -> ArgumentParser:
+    whole = ArgumentParser(
+        prog="understudy",
+        description="Keeps Spark streaming queries running while machines, processes and networks fail.",
+        epilog="Each command has its own help: understudy run --help",
+    )
+    commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for add in (_setup, _run, _demo, _status, _kill, _check, _simulate, _explain):
+        add(commands)
+    return whole
+
+
+def _command(commands: Any, name: str, summary: str, description: str, example: str) -> ArgumentParser:
+    made: ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=textwrap.fill(f"{summary[0].upper()}{summary[1:]}. {description}", 80),
+        epilog=f"example:\n  {example}",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    return made
+
+
+def _setup(commands: Any) -> None:
+    _command(
+        commands,
+        "setup",
+        "prepare this environment once, so that every later start is quicker",
+        "Java keeps what it learns about Spark's classes in a file. It takes a minute or two; "
+        "nothing depends on it.",
+        "understudy setup",
+    )
+
+
+def _run(commands: Any) -> None:
+    made = _command(
+        commands,
+        "run",
+        "run a flow on this machine, as replicas that cover for each other",
+        "Starts ZooKeeper, a gateway and the nodes, and ends them all when the flow's sources have "
+        "ended, or on Ctrl-C.",
+        "understudy run sessions.py --policy pair --standby 1",
+    )
+    made.add_argument("flow", metavar="FLOW.py", help="the Python file that builds the flow")
+    made.add_argument("--policy", choices=sorted(POLICIES), default="pair", help="how the flow is protected")
+    made.add_argument(
+        "--nodes", type=_count(1), metavar="N", help="nodes that run the flow (the policy's own)"
+    )
+    made.add_argument(
+        "--standby", type=_count(0), metavar="N", help="nodes that wait to take a place (1 for pair, else 0)"
+    )
+    made.add_argument(
+        "--zookeeper", type=_address, metavar="HOST:PORT", help="use this ZooKeeper instead of an own one"
+    )
+    made.add_argument("--folder", metavar="DIR", help="the run's folder (a new one under runs/)")
+    made.add_argument("--port", type=_count(0, 65535), default=0, metavar="P", help="the gateway's port")
+    made.add_argument(
+        "--heap", type=_count(_HEAP_MB_MIN), default=640, metavar="MB", help="memory for each node's Java"
+    )
+    made.add_argument("--no-history", action="store_true", help="do not record what happens for `check`")
+    made.add_argument("--seconds", type=_positive, metavar="S", help="end after this long")
+    made.add_argument("--plain", action="store_true", help="lines of text instead of a live view")
+
+
+def _demo(commands: Any) -> None:
+    made = _command(
+        commands,
+        "demo",
+        "run a flow, kill two of its machines, and prove that nothing was lost",
+        "Takes two to three minutes. Ends with a verdict against a batch job over the same input, "
+        "and a picture.",
+        "understudy demo",
+    )
+    made.add_argument("--folder", metavar="DIR", help="the run's folder (a new one under runs/)")
+    made.add_argument("--seconds", type=_positive, default=70.0, metavar="S", help="seconds of input (70)")
+    made.add_argument(
+        "--rate", type=_positive, default=10_000.0, metavar="R", help="packets per second (10000)"
+    )
+    made.add_argument(
+        "--heap", type=_count(_HEAP_MB_MIN), default=512, metavar="MB", help="memory for each node's Java"
+    )
+
+
+def _status(commands: Any) -> None:
+    made = _command(
+        commands,
+        "status",
+        "show how a run is doing",
+        "The newest run under runs/ unless a folder is given.",
+        "understudy status --json",
+    )
+    made.add_argument("folder", nargs="?", metavar="RUN_FOLDER", help="the run's folder")
+    made.add_argument("--json", action="store_true", help="everything that is known, as JSON")
+
+
+def _kill(commands: Any) -> None:
+    made = _command(
+        commands,
+        "kill",
+        "chaos on purpose: kill or freeze a part of a run",
+        "The process and all that it started get the signal, as if their machine had failed.",
+        "understudy kill primary\n  understudy kill node-2 --signal STOP",
+    )
+    made.add_argument(
+        "node", metavar="NODE", help="node-1, gateway, zookeeper, or a role: primary, secondary, sender"
+    )
+    made.add_argument("folder", nargs="?", metavar="RUN_FOLDER", help="the run's folder (the newest)")
+    made.add_argument("--signal", choices=SIGNALS, default="KILL", help="what to send (KILL)")
+
+
+def _check(commands: Any) -> None:
+    made = _command(
+        commands,
+        "check",
+        "judge what a run recorded: nothing lost, nothing twice, all in order",
+        "Files are taken as the parts of one run; each folder is a run of its own. Exit code 1 "
+        "means a violation.",
+        "understudy check runs/sessions-20260101-120000",
+    )
+    made.add_argument("history", nargs="+", metavar="HISTORY", help="a run's folder, or its history files")
+
+
+def _simulate(commands: Any) -> None:
+    made = _command(
+        commands,
+        "simulate",
+        "run the protocols under random faults in virtual time",
+        "One seed makes one schedule. A seed that fails is printed and can be run again.",
+        "understudy simulate --policy pair --seeds 1000",
+    )
+    made.add_argument("--policy", choices=sorted(POLICIES), default="pair", help="the policy to try")
+    made.add_argument("--seeds", type=_count(1), default=1000, metavar="N", help="how many seeds (1000)")
+    made.add_argument("--seed", type=_count(0), default=0, metavar="S", help="the first seed (0)")
+
+
+def _explain(commands: Any) -> None:
+    made = _command(
+        commands,
+        "explain",
+        "print what a flow file builds",
+        "Nothing is started.",
+        "understudy explain sessions.py",
+    )
+    made.add_argument("flow", metavar="FLOW.py", help="the Python file that builds the flow")
+
+
+def _count(least: int, most: int | None = None) -> Any:
+    def count(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if number < least or (most is not None and number > most):
+            limit = f"at least {least}" if most is None else f"from {least} to {most}"
+            raise ArgumentTypeError(f"must be {limit}, not {number}")
+        return number
+
+    return count
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    return number
+
+
+def _address(text: str) -> str:
+    for part in text.split(","):
+        host, _, port = part.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise argparse.ArgumentTypeError(f"{part!r} is not HOST:PORT")
+    return text

@@ -1,0 +1,65 @@
+"""`understudy simulate`: random fault schedules in virtual time, with progress and a summary."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from understudy.sim.random_schedules import Summary, simulate
+
+#: On a pipe, a line this often is progress enough.
+_LINE_EVERY_S = 5.0
+
+
+def execute(arguments: Namespace) -> int:
+    console = Console()
+    if console.is_terminal:
+        summary = _with_bar(arguments, console)
+    else:
+        summary = _with_lines(arguments)
+    print(_told(summary))
+    for seed, violation in summary.violations:
+        print(f"\nseed {seed} fails:\n{violation}\n")
+        print(f"Run it again: understudy simulate --policy {summary.policy} --seed {seed} --seeds 1")
+    return 1 if summary.violations else 0
+
+
+def _with_bar(arguments: Namespace, console: Console) -> Summary:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("seeds", total=arguments.seeds)
+        return simulate(
+            arguments.policy,
+            arguments.seeds,
+            arguments.seed,
+            progress=lambda summary: bar.update(task, completed=summary.seeds),
+        )
+
+
+def _with_lines(arguments: Namespace) -> Summary:
+    last = time.monotonic()
+
+    def tell(summary: Summary) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _LINE_EVERY_S:
+            last = time.monotonic()
+            print(f"{summary.seeds} of {arguments.seeds} seeds, {summary.steps} events", flush=True)
+
+    return simulate(arguments.policy, arguments.seeds, arguments.seed, progress=tell)
+
+
+def _told(summary: Summary) -> str:
+    faults = ", ".join(f"{count} {kind}" for kind, count in summary.faults.most_common()) or "none"
+    return "\n".join(
+        [
+            f"policy {summary.policy}: {summary.seeds} seeds in {summary.seconds:.1f} s, "
+            f"{len(summary.violations) or 'no'} failing",
+            f"  events     {summary.steps}",
+            f"  buckets    {summary.buckets}",
+            f"  faults     {sum(summary.faults.values())} ({faults})",
+            f"  catch-ups  {summary.caught_up}",
+        ]
+    )

@@ -1,0 +1,118 @@
+"""The verdict on a run: what came out beside what should have, and how long it was silent.
+
+Rows are compared as multisets. A row that should be there and is not is **lost**; one that is there more
+often than it should be is **duplicated**; one that should not be there at all is **wrong**. The order is
+judged by the buckets as they were delivered: each must have a higher number than all before it.
+
+**Silence** is the time between two deliveries with rows. After a failure the longest of those that touch
+the next WITHIN_S counts, to be read beside the normal ones: output comes in steps even when nothing fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+
+from understudy.core.bucket import BucketId, end_of
+
+WITHIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Buckets with rows that were delivered together: number and count of rows each."""
+
+    at_us: int
+    buckets: tuple[tuple[BucketId, int], ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows in self.buckets)
+
+    def latency_ms(self, width_us: int) -> float:
+        """How long after the end of its bucket a row came out, on average."""
+        waited_us = sum(rows * (self.at_us - end_of(number, width_us)) for number, rows in self.buckets)
+        return waited_us / self.rows / 1_000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    lost: int
+    duplicated: int
+    wrong: int
+
+
+def deliveries(history: Path) -> list[Delivery]:
+    """The deliveries with rows that a gateway recorded, in order."""
+    found = []
+    for line in history.read_text().splitlines():
+        record = json.loads(line)
+        if record.get("kind") == "delivered" and record["buckets"]:
+            buckets = tuple((number, rows) for number, rows, _ in record["buckets"])
+            found.append(Delivery(record["at_us"], buckets))
+    return found
+
+
+def compare(expected: pa.Table, actual: pa.Table) -> Comparison:
+    """Both tables have the same columns; the order of rows does not matter."""
+    should, does = _counted(expected), _counted(actual)
+    extra = does - should
+    wrong = sum(count for row, count in extra.items() if row not in should)
+    return Comparison((should - does).total(), extra.total() - wrong, wrong)
+
+
+def _counted(table: pa.Table) -> Counter[tuple[object, ...]]:
+    flat = table.flatten() if table.num_columns else table
+    names = sorted(flat.column_names)
+    return Counter(zip(*(_plain(flat.column(name)) for name in names), strict=True))
+
+
+def _plain(column: pa.ChunkedArray) -> list[object]:
+    # Times as numbers: a Python datetime for each of them would take longer than the job.
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    values: list[object] = column.to_pylist()
+    return values
+
+
+def out_of_order(delivered: Iterable[Delivery]) -> int:
+    """How many buckets came after one with the same or a higher number."""
+    numbers = [number for delivery in delivered for number, _ in delivery.buckets]
+    highest = accumulate(numbers, max)
+    return sum(number <= before for number, before in zip(numbers[1:], highest, strict=False))
+
+
+def silence_ms(delivered: Sequence[Delivery], after_us: int, within_s: float = WITHIN_S) -> float:
+    """The longest pause of which some part lies between `after_us` and `within_s` later."""
+    until_us = after_us + within_s * 1e6
+    pauses = [b.at_us - a.at_us for a, b in pairwise(delivered) if after_us < b.at_us and a.at_us < until_us]
+    return max(pauses, default=0) / 1_000
+
+
+def normal_intervals_ms(
+    delivered: Sequence[Delivery], begin_us: int, end_us: int, failures_us: Sequence[int]
+) -> list[float]:
+    """Pauses between deliveries in the time that is neither start, nor end, nor just after a failure."""
+    disturbed = [(at, at + WITHIN_S * 1e6) for at in failures_us]
+    return [
+        (b.at_us - a.at_us) / 1_000
+        for a, b in pairwise(delivered)
+        if begin_us <= a.at_us
+        and b.at_us <= end_us
+        and not any(a.at_us < until and since < b.at_us for since, until in disturbed)
+    ]
+
+
+def middle_and_p99(values: Sequence[float]) -> tuple[float, float]:
+    """The median and the 99th percentile; zeros when there is nothing."""
+    if not values:
+        return 0.0, 0.0
+    return round(median(values), 1), round(float(np.percentile(values, 99)), 1)

@@ -1,0 +1,190 @@
+"""What can be written after `understudy`, and what is said when it cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from understudy.cli.main import main
+from understudy.cli.parser import parser
+from understudy.flow.errors import EnvironmentFailed
+
+COMMANDS = ["setup", "run", "demo", "status", "kill", "check", "simulate", "explain"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_that_parses(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    examples = [line.strip() for line in text.split("example:")[1].strip().splitlines()]
+    assert examples
+    for example in examples:
+        program, *arguments = example.split()
+        assert program == "understudy"
+        assert parser().parse_args(arguments).command == command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["run"], "FLOW.py"),
+        (["run", "f.py", "--policy", "prayer"], "prayer"),
+        (["run", "f.py", "--nodes", "0"], "must be at least 1, not 0"),
+        (["run", "f.py", "--nodes", "two"], "'two' is not a whole number"),
+        (["run", "f.py", "--heap", "448"], "must be at least 480"),
+        (["run", "f.py", "--port", "70000"], "must be from 0 to 65535"),
+        (["run", "f.py", "--zookeeper", "localhost"], "'localhost' is not HOST:PORT"),
+        (["run", "f.py", "--seconds", "-1"], "must be a number above 0"),
+        (["kill", "node-1", "--signal", "HUG"], "HUG"),
+        (["check"], "HISTORY"),
+        (["simulate", "--seeds", "0"], "must be at least 1"),
+    ],
+)
+def test_wrong_arguments_end_with_2_and_name_what_is_wrong(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_help_needs_neither_arrow_nor_spark() -> None:
+    code = (
+        "import sys; from understudy.cli.parser import parser; parser(); "
+        "sys.exit(any(name in sys.modules for name in ('pyarrow', 'pyspark', 'kazoo')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+FLOW_WITHOUT_SINK = """
+import understudy as us
+flow = us.Flow("idle")
+flow.source("packets", us.Push("ts timestamp"), time="ts")
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "explain"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "there is no such file"),
+        ("x = 1\n", "no flow in it"),
+        ("def broken(:\n", "flow.py:1"),
+        ("x = 1\nraise ValueError('on line two')\n", "flow.py:2: ValueError: on line two"),
+        (FLOW_WITHOUT_SINK, "has no sink"),
+    ],
+)
+def test_a_bad_flow_file_is_told_in_one_message_and_nothing_is_started(
+    command: str,
+    content: str | None,
+    said: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if content is not None:
+        (here / "flow.py").write_text(content)
+    assert main([command, "flow.py"]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+    assert not (here / "runs").exists()
+
+
+GOOD_FLOW = """
+import understudy as us
+flow = us.Flow("copy")
+source = flow.source("packets", us.Push("n int, ts timestamp"), time="ts")
+
+@flow.fragment(source, time="ts")
+def copy(packets):
+    return packets
+
+flow.sink(copy, us.JsonLines("out"))
+"""
+
+
+@pytest.fixture
+def good_flow(here: Path) -> Path:
+    file = here / "flow.py"
+    file.write_text(GOOD_FLOW)
+    return file
+
+
+def test_explain_prints_the_flow(good_flow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(good_flow)]) == 0
+    assert "fragment copy  <- packets" in capsys.readouterr().out
+
+
+def test_a_pair_on_one_node_is_refused(good_flow: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(good_flow), "--nodes", "1"]) == 2
+    assert "policy 'pair' needs 2 nodes, not 1" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_a_run_does_not_begin_on_the_output_of_an_earlier_one(
+    good_flow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("out").mkdir()
+    Path("out", f"{7:020d}_{9:020d}.jsonl").write_text("{}\n")
+    assert main(["run", str(good_flow)]) == 2
+    assert "holds the output of an earlier run" in capsys.readouterr().err
+
+
+def test_a_run_does_not_begin_in_the_folder_of_another(
+    good_flow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("old").mkdir()
+    Path("old", "run.json").write_text("{}")
+    assert main(["run", str(good_flow), "--folder", "old"]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["kill", "node-1"]])
+def test_without_any_run_status_and_kill_say_so(
+    arguments: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "There is no run under ./runs" in capsys.readouterr().err
+
+
+def test_ctrl_c_in_a_command_gives_130(monkeypatch: pytest.MonkeyPatch, good_flow: Path) -> None:
+    def interrupted(_path: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("understudy.cli.explain.load", interrupted)
+    assert main(["explain", str(good_flow)]) == 130
+
+
+def test_simulate_sums_up_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--policy", "pair", "--seeds", "5", "--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "policy pair: 5 seeds" in out
+    assert "no failing" in out
+    assert "catch-ups" in out
+
+
+def test_a_failure_of_java_is_told_without_its_stack(
+    good_flow: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(_path: str) -> None:
+        raise EnvironmentFailed("node-1 failed: Insufficient driver memory\n\tat org.apache.spark.SparkEnv")
+
+    monkeypatch.setattr("understudy.cli.explain.load", failing)
+    assert main(["explain", str(good_flow)]) == 3
+    assert capsys.readouterr().err == "understudy explain: node-1 failed: Insufficient driver memory\n"

@@ -1,0 +1,124 @@
+"""`understudy check` on small histories written by hand: whole, damaged and cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from understudy.cli.main import main
+from understudy.core.bucket import NOTHING
+from understudy.core.history import (
+    BegunRecord,
+    DeliveredRecord,
+    HandedRecord,
+    Header,
+    ProducedRecord,
+    Record,
+    SealedRecord,
+    ViewRecord,
+    line,
+)
+
+VIEW = ViewRecord(1, "gateway", 1, (("PRIM", "a", 1, "ACTIVE"), ("SEC", "b", 1, "ACTIVE")))
+DELIVERIES = [
+    DeliveredRecord(10, "gateway", NOTHING, 2, ((1, 3, "x1"), (2, 3, "x2"))),
+    DeliveredRecord(11, "gateway", 2, 3, ((3, 3, "x3"),)),
+    DeliveredRecord(12, "gateway", 3, 5, ((5, 3, "x5"),)),
+]
+SEALED = [SealedRecord(number, "gateway", number, 3, f"i{number}") for number in (1, 2, 3, 5)]
+GATEWAY: list[Record] = [BegunRecord(0, "gateway"), VIEW, *SEALED, *DELIVERIES]
+
+
+def _node(name: str) -> list[Record]:
+    produced = [ProducedRecord(9, name, number, 3, f"x{number}") for number in (1, 2, 3, 5)]
+    return [HandedRecord(8, name, NOTHING, 5, (1, 2, 3, 5)), *produced]
+
+
+def _write(file: Path, records: list[Record]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(line(record) + "\n" for record in [Header(1, "sessions"), *records]))
+    return file
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    _write(tmp_path / "run" / "history" / "gateway.jsonl", GATEWAY)
+    for name in ("a", "b"):
+        _write(tmp_path / "run" / "history" / f"{name}.jsonl", _node(name))
+    return tmp_path / "run"
+
+
+def test_a_whole_history_holds_every_invariant(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(run_folder)]) == 0
+    out = capsys.readouterr().out
+    assert "VIOLATED" not in out
+    assert "4 buckets sealed, 4 delivered, 1 views" in out
+    for invariant in ("loss-free", "dup-free", "in-order", "replicas-agree"):
+        assert f"  {invariant} " in out
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "invariant"),
+    [
+        ([DELIVERIES[0], DELIVERIES[2]], "loss-free"),
+        ([DELIVERIES[0], DELIVERIES[1], DELIVERIES[1], DELIVERIES[2]], "dup-free"),
+    ],
+    ids=["one removed", "one repeated"],
+)
+def test_a_damaged_history_ends_with_1_and_names_invariant_and_record(
+    deliveries: list[Record], invariant: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [record for record in GATEWAY if record not in DELIVERIES]
+    _write(run_folder / "history" / "gateway.jsonl", [*others, *deliveries])
+    assert main(["check", str(run_folder)]) == 1
+    violated = [
+        text for text in capsys.readouterr().out.splitlines() if "VIOLATED" in text or "shown" in text
+    ]
+    assert violated[0].split()[:2] == [invariant, "VIOLATED"]
+    assert '"kind":"delivered"' in violated[1]
+
+
+def test_replicas_that_differ_are_named(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = _node("b")
+    records[2] = ProducedRecord(9, "b", 2, 3, "another")
+    _write(run_folder / "history" / "b.jsonl", records)
+    assert main(["check", str(run_folder)]) == 1
+    assert "b made different rows of bucket 2" in capsys.readouterr().out
+
+
+def test_a_history_cut_in_the_middle_names_file_and_line(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = run_folder / "history" / "gateway.jsonl"
+    file.write_text(file.read_text()[:-20])
+    assert main(["check", str(run_folder)]) == 2
+    assert f"{file} is cut in the middle at line {len(GATEWAY) + 1}" in capsys.readouterr().err
+
+
+def test_a_line_that_is_no_record_names_file_and_line(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = run_folder / "history" / "a.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines[:2], "{ rubbish\n", *lines[2:]]))
+    assert main(["check", str(file)]) == 2
+    assert f"{file}, line 3" in capsys.readouterr().err
+
+
+def test_files_are_judged_together_as_one_run(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted(map(str, (run_folder / "history").iterdir()))
+    assert main(["check", *files]) == 0
+    assert "in 3 files" in capsys.readouterr().out
+
+
+def test_the_worst_of_several_runs_decides(run_folder: Path, tmp_path: Path) -> None:
+    bad = _write(tmp_path / "other" / "gateway.jsonl", [*GATEWAY[:-2], DELIVERIES[2]]).parent
+    assert main(["check", str(bad), str(run_folder)]) == 1
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty"])
+def test_nothing_to_judge_is_told(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main(["check", str(tmp_path / name)]) == 2
+    assert str(tmp_path / name) in capsys.readouterr().err

@@ -1,0 +1,109 @@
+"""`understudy kill` against a real ZooKeeper and processes that stand in for nodes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from understudy.cli.main import main
+from understudy.core.view import Seat, Slot, Status, View
+from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.settings import RunSettings
+
+pytestmark = pytest.mark.cluster
+
+#: A process with a child of its own; both wait until they are killed.
+FAMILY = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def settings(zookeeper: ZooKeeperServer, tmp_path: Path) -> RunSettings:
+    made = RunSettings(tmp_path.name, "flow.py", str(tmp_path / "run"), zookeeper.address)
+    made.save()
+    return made
+
+
+@pytest.fixture
+def coordination(settings: RunSettings) -> Iterator[Coordination]:
+    with Coordination(settings.zookeeper, settings.run) as made:
+        yield made
+
+
+@pytest.fixture
+def family() -> Iterator[psutil.Process]:
+    yield from _started([])
+
+
+def _started(arguments: list[str]) -> Iterator[psutil.Process]:
+    with subprocess.Popen([sys.executable, "-c", FAMILY, *arguments], stdin=subprocess.PIPE) as process:
+        parent = psutil.Process(process.pid)
+        while not parent.children():
+            assert process.poll() is None
+        yield parent
+        for member in [*parent.children(), parent] if parent.is_running() else []:
+            member.kill()
+
+
+def _gone(processes: list[psutil.Process]) -> bool:
+    # The parent stays as a zombie until its test reaps it.
+    left = [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    return not psutil.wait_procs(left, timeout=5)[1] or all(
+        each.status() == psutil.STATUS_ZOMBIE for each in left if each.is_running()
+    )
+
+
+@pytest.mark.parametrize("name", ["node-1", "node-1.1", "primary"])
+def test_a_member_dies_with_all_that_it_started(
+    name: str, settings: RunSettings, coordination: Coordination, family: psutil.Process
+) -> None:
+    coordination.join("node", "node-1.1", {"pid": family.pid, "node": "node-1", "flight": "nowhere"})
+    coordination.publish(View(1, {Slot.PRIM: Seat("node-1.1", 1, Status.ACTIVE)}), None)
+    processes = [family, *family.children()]
+    assert main(["kill", name, settings.folder]) == 0
+    assert _gone(processes)
+
+
+def test_an_unknown_name_is_answered_with_who_is_there(
+    settings: RunSettings,
+    coordination: Coordination,
+    family: psutil.Process,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    coordination.join("node", "node-1.1", {"pid": family.pid, "node": "node-1", "flight": "nowhere"})
+    assert main(["kill", "node-9", settings.folder]) == 2
+    err = capsys.readouterr().err
+    assert "There is no 'node-9'" in err
+    assert "node-1" in err
+    assert family.is_running()
+
+
+def test_a_role_that_nobody_has_is_told(settings: RunSettings, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kill", "secondary", settings.folder]) == 2
+    assert "Nobody is secondary" in capsys.readouterr().err
+
+
+def test_a_stopped_process_that_is_no_member_any_more_is_still_found(settings: RunSettings) -> None:
+    for process in _started(["understudy.runtime.main", "node", settings.folder, "node-2"]):
+        assert main(["kill", "node-2", settings.folder, "--signal", "STOP"]) == 0
+        assert process.status() == psutil.STATUS_STOPPED
+        assert main(["kill", "node-2", settings.folder, "--signal", "CONT"]) == 0
+        assert process.status() != psutil.STATUS_STOPPED
+
+
+def test_status_of_a_run_without_a_gateway_says_so(
+    settings: RunSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", settings.folder]) == 3
+    assert "has no gateway yet" in capsys.readouterr().err

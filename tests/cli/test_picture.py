@@ -1,0 +1,73 @@
+"""What is shown of a run, from what its gateway, ZooKeeper and the machine say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from understudy.cli.picture import figures, node_lines
+
+STATUS: dict[str, Any] = {
+    "at_us": 10_000_000,
+    "epoch": 4,
+    "seats": {
+        "PRIM": {"node": "node-1.1", "status": "DEAD", "epoch": 1},
+        "SEC": {"node": "node-2.1", "status": "ACTIVE", "epoch": 1},
+    },
+    "sender": "SEC",
+    "nodes": {
+        "node-1.1": {"rows_in": 5, "last_group_ms": 9.0, "last_group_buckets": 1, "queued_buckets": 3},
+        "node-2.1": {"rows_in": 900, "last_group_ms": 120.4, "last_group_buckets": 3, "queued_buckets": 0},
+    },
+    "rows_out": 50,
+    "latency_ms": 340.0,
+    "last_output_s": 0.4,
+    "late": {"a": 1, "b": 2},
+    "buffered_buckets": 7,
+    "buffered_bytes": 2**20,
+}
+
+
+def test_seats_come_first_then_standbys_then_what_is_still_starting() -> None:
+    lines = node_lines(
+        STATUS,
+        {"node-2.1": "node-2", "node-3.1": "node-3"},
+        {"node-1": True, "node-2": True, "node-3": True},
+    )
+    told = [(line.node, line.place, line.state, line.sends) for line in lines]
+    assert told == [
+        ("node-1.1", "primary", "DEAD", False),
+        ("node-2.1", "secondary", "ACTIVE", True),
+        ("node-3.1", "-", "STDBY (ready)", False),
+        ("node-1", "-", "starting Spark", False),
+    ]
+
+
+def test_before_the_first_view_every_node_is_starting_or_not_running() -> None:
+    lines = node_lines({}, {}, {"node-1": True, "node-2": False})
+    assert [(line.node, line.state) for line in lines] == [
+        ("node-1", "starting Spark"),
+        ("node-2", "not running"),
+    ]
+
+
+def test_a_dead_node_shows_none_of_its_last_figures() -> None:
+    dead, alive = node_lines(STATUS, {}, {})
+    assert dead.group == ""
+    assert alive.group == "3 buckets in 120 ms"
+
+
+def test_rates_are_counted_between_two_moments() -> None:
+    earlier = {**STATUS, "at_us": 8_000_000, "rows_out": 30, "nodes": {"node-2.1": {"rows_in": 500}}}
+    now = figures(earlier, STATUS)
+    assert now.rows_out_per_s == 10
+    assert now.rows_in_per_s == 200
+    assert now.late == 3
+
+
+def test_a_gateway_that_began_again_has_no_rate_yet() -> None:
+    earlier = {**STATUS, "at_us": 8_000_000, "rows_out": 500}
+    assert figures(earlier, STATUS).rows_out_per_s is None
+
+
+def test_without_output_there_is_no_latency() -> None:
+    assert "no output yet" in figures({}, {**STATUS, "last_output_s": None}).sentence

@@ -1,0 +1,50 @@
+"""Every interleaving of small worlds."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy.core.buffer import Acks
+from understudy.core.ingress import Ingress
+from understudy.core.instructions import Instruction
+from understudy.core.messages import Attached
+from understudy.sim.checkers import Violation
+from understudy.sim.explore import Bounds, explore
+
+
+@pytest.mark.parametrize("acks", list(Acks))
+def test_every_order_without_faults_ends_in_the_same_place(acks: Acks) -> None:
+    explored = explore(Bounds(buckets=3, spares=0, kills=0, acks=acks))
+    print(explored)
+    assert explored.whole
+    assert explored.ends == 1
+
+
+def test_one_bucket_survives_a_kill_at_every_point_and_the_catch_up_after_it() -> None:
+    explored = explore(Bounds(buckets=1, kills=1))
+    print(explored)
+    assert explored.whole
+
+
+def test_one_bucket_survives_a_gateway_crash_at_every_point() -> None:
+    explored = explore(Bounds(buckets=1, spares=0, kills=0, gateway_crashes=1))
+    print(explored)
+    assert explored.whole
+
+
+def test_no_violation_within_the_first_states_of_a_larger_world() -> None:
+    explored = explore(Bounds(buckets=3, spares=2, kills=2, states_max=15_000))
+    assert explored.states >= 15_000
+
+
+def test_exploration_finds_an_ingress_that_does_not_send_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Ingress._handle
+
+    def forgetful(ingress: Ingress, event: object) -> list[Instruction]:
+        done = handle(ingress, event)
+        return [] if isinstance(event, Attached) else done
+
+    monkeypatch.setattr(Ingress, "_handle", forgetful)
+    with pytest.raises(Violation, match="the path") as caught:
+        explore(Bounds(buckets=2, spares=0, kills=0, gateway_crashes=1, states_max=20_000))
+    assert caught.value.invariant in {"converged", "input-loss-free"}
