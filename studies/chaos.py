@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from understudy.sim.judge import judge
-
 from harness import compare_with_truth, deliveries, remove, save, say, silence_around, steady, traffic_run
 from understudy.runtime.trial import Trial
+from understudy.sim.judge import judge
 
 
 def kill_primary(trial: Trial) -> None:

@@ -81,6 +81,15 @@ def seal_twice(lines: Lines) -> None:
     lines.insert(at + 1, lines[at])
 
 
+def end_without_the_last_deliveries(lines: Lines) -> None:
+    by = lines[of(lines, "delivered")[0]]["by"]
+    last_result = max(lines[at]["number"] for at in of(lines, "produced") if lines[at]["rows"])
+    for at in reversed(of(lines, "delivered")):
+        if lines[at]["through"] >= last_result:
+            del lines[at]
+    lines.append({"kind": "ended", "at_us": lines[-1]["at_us"], "by": by})
+
+
 @pytest.mark.parametrize(
     ("damage", "invariant"),
     [
@@ -88,6 +97,7 @@ def seal_twice(lines: Lines) -> None:
         (repeat_a_delivery, "dup-free"),
         (turn_a_delivery_round, "in-order"),
         (drop_a_bucket_with_rows, "loss-free"),
+        (end_without_the_last_deliveries, "loss-free"),
         (change_delivered_rows, "contents"),
         (change_what_one_replica_made, "replicas-agree"),
         (repeat_a_group, "input-dup-free"),

@@ -26,7 +26,7 @@ from understudy.sim.random_schedules import run_seed
 from understudy.sim.scenario import PRIM, SEC, bucket, kill, kill_gateway, standby, wait
 from understudy.sim.scenario_run import run_scenario
 
-SEEDS_MAX = 400
+SEEDS_MAX = 1_500
 Patch = pytest.MonkeyPatch
 
 

@@ -102,6 +102,9 @@ class LocalRun:
         """Start again what died and should not have; raise what a process says is wrong."""
         if self._ending:
             return
+        if self.zookeeper is not None and not self.zookeeper.running:
+            log.warning("ZooKeeper died; starting it again")
+            self.zookeeper.start()
         for child in self.children.values():
             if child.running:
                 continue

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import threading
 
 from understudy.runtime.process import Ending, leave_at_once, run_process
 from understudy.runtime.settings import RunSettings
@@ -42,10 +43,26 @@ def _gateway(settings: RunSettings, ending: Ending) -> None:
 def _node(settings: RunSettings, name: str, incarnation: int, ending: Ending) -> None:
     from understudy.runtime.node.process import Node  # noqa: PLC0415 - a gateway does without Spark
 
-    node = Node(settings, name, incarnation, ending)
-    node.run()
-    if node.fenced is not None:
-        node.start_over()
+    made: list[Node] = []
+    done = threading.Event()
+
+    def make() -> None:
+        try:
+            made.append(Node(settings, name, incarnation, ending))
+        except BaseException as problem:
+            ending.fail(problem)
+        finally:
+            done.set()
+
+    # Beside the main thread, which must hear at once that it is to end; Java then ends with this process.
+    threading.Thread(target=make, name="starting", daemon=True).start()
+    while not done.wait(0.05):
+        if ending.asked:
+            return
+    if made:
+        made[0].run()
+        if made[0].fenced is not None:
+            made[0].start_over()
 
 
 if __name__ == "__main__":

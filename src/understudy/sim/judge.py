@@ -25,6 +25,7 @@ from pathlib import Path
 from understudy.core.bucket import NOTHING
 from understudy.core.history import (
     DeliveredRecord,
+    EndedRecord,
     HandedRecord,
     Header,
     HistoryError,
@@ -68,7 +69,10 @@ class _Judge:
         self.records = records
         self.verdict = verdict
         self.sealed: dict[int, int] = {}
+        self.sealed_through = NOTHING
         self.produced: dict[int, ProducedRecord] = {}
+        self.results: list[int] = []
+        self.deliverers = {each.by for each in records if isinstance(each, DeliveredRecord)}
 
     def judge(self) -> None:
         # Inputs and outputs of all files first: a delivery may stand in another file than what it delivers.
@@ -79,6 +83,7 @@ class _Judge:
                 case ProducedRecord():
                     self._produced(record)
         with_rows = sorted(number for number, rows in self.sealed.items() if rows)
+        self.results = sorted(number for number, made in self.produced.items() if made.rows)
         delivered_through, epoch = NOTHING, 0
         position: dict[str, int] = {}
         for record in self.records:
@@ -96,13 +101,18 @@ class _Judge:
                         self._find("views-rise", f"epoch {record.epoch} came after {epoch}", record)
                     epoch = record.epoch
                     self.verdict.views += 1
+                case EndedRecord():
+                    self._ended(record, delivered_through)
 
     def _find(self, invariant: str, what: str, record: Record) -> None:
         self.verdict.findings.append(Finding(invariant, what, line(record)))
 
     def _sealed(self, record: SealedRecord) -> None:
-        if self.sealed and record.number <= max(self.sealed):
-            self._find("sealed-once", f"bucket {record.number} was sealed after {max(self.sealed)}", record)
+        if record.number <= self.sealed_through:
+            self._find(
+                "sealed-once", f"bucket {record.number} was sealed after {self.sealed_through}", record
+            )
+        self.sealed_through = max(self.sealed_through, record.number)
         self.sealed[record.number] = record.rows
         self.verdict.sealed += 1
 
@@ -124,9 +134,11 @@ class _Judge:
             what = f"buckets {numbers} do not rise from {record.after} to {record.through}"
             self._find("in-order", what, record)
         present = set(numbers)
-        for number, made in self.produced.items():
-            if record.after < number <= record.through and made.rows and number not in present:
-                self._find("loss-free", f"bucket {number} has {made.rows} rows and is left out", record)
+        first, last = bisect_right(self.results, record.after), bisect_right(self.results, record.through)
+        for number in self.results[first:last]:
+            if number not in present:
+                rows = self.produced[number].rows
+                self._find("loss-free", f"bucket {number} has {rows} rows and is left out", record)
         for number, rows, digest in record.buckets:
             made_here = self.produced.get(number)
             if made_here is None and rows:
@@ -134,6 +146,13 @@ class _Judge:
             elif made_here is not None and (rows, digest) != (made_here.rows, made_here.digest):
                 self._find("contents", f"bucket {number} is not what {made_here.by} produced", record)
         self.verdict.delivered += len(numbers)
+
+    def _ended(self, record: EndedRecord, through: int) -> None:
+        """Whoever delivers and says that nothing is left to do has delivered all that was produced."""
+        delivers = record.by in self.deliverers
+        if delivers and self.results and self.results[-1] > through:
+            what = f"the run ended with {through} delivered, and bucket {self.results[-1]} has rows"
+            self._find("loss-free", what, record)
 
     def _handed(self, record: HandedRecord, position: int, with_rows: Sequence[int]) -> None:
         if record.after < position:

@@ -64,7 +64,6 @@ class Intake:
         self._stop = threading.Event()
         self._sealed = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.rows_in = 0
         self.last_bucket: BucketId | None = None
 
     def recover(self) -> list[Bucket]:
@@ -105,6 +104,11 @@ class Intake:
     def late(self) -> dict[str, int]:
         """Late rows by source."""
         return {name: self._ingest.late(name) for name in self._flow.sources}
+
+    @property
+    def rows_in(self) -> int:
+        """Rows taken in since this process began."""
+        return self._ingest.rows_taken
 
     @property
     def sealed_through(self) -> BucketId:
@@ -202,8 +206,6 @@ class Intake:
             return Frame({"kind": "refused", "sequence": sequence, "why": str(problem)})
         self._ingest.commit(accepted.position)
         self._sealed.set()
-        if not accepted.duplicate:
-            self.rows_in += table.num_rows
         return Frame(
             {
                 "kind": "accepted",

@@ -89,7 +89,7 @@ class Gateway:
         self._coordination.watch_view(self._boundary.on_view)
         self._intake.start()
         self._recorder.begun()
-        reading = False
+        reading = finished = False
         next_tick = 0.0
         try:
             while not self._ending.wait(0.05):
@@ -102,12 +102,14 @@ class Gateway:
                     self._boundary.on_tick()
                 if self._finished():
                     log.info("every source has ended and everything is delivered")
+                    finished = True
                     break
         finally:
             self._intake.end()
             self._actor.end()
             self._delivery.end()
-            self._recorder.ended()
+            if finished:
+                self._recorder.ended()
             membership.leave()
             leadership.stop()
             self._coordination.close()
@@ -183,6 +185,7 @@ class Gateway:
             "buffered_buckets": len(ingress.buffer) if ingress else 0,
             "buffered_bytes": ingress.buffer.size_bytes if ingress else 0,
             "log_bytes": self._intake.log_bytes,
+            "rows_in": self._intake.rows_in,
             "late": self._intake.late(),
             "gateway": {"pid": os.getpid(), "flight": self._endpoint.address},
             **self._stats.summary(),

@@ -56,6 +56,8 @@ class Ingest:
         self._trim_position = 0
         self._awake_us: int | None = None
         self._recovered = False
+        #: Rows of pushes that were new, since this object was made.
+        self.rows_taken = 0
         self._log = Log(folder, sync=sync)
 
     def recover(self, now_us: int | None = None) -> list[Bucket]:
@@ -113,6 +115,7 @@ class Ingest:
             }
             position = self._log.append(Record(RecordKind.PUSH, head, encode({source: table})))
             self._queue(position, self._state.take_in(head, judged))
+            self.rows_taken += table.num_rows
             return Accepted(duplicate=False, late=judged.late, position=position)
 
     def tick(self, now_us: int) -> None:
