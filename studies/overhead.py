@@ -1,7 +1,7 @@
 """What replication costs: one query in plain Structured Streaming, in Understudy with `none`, and with
 `pair`.
 
-    python studies/overhead.py [--rows 6000000] [--offered 600000] [--rate 10000] [--seconds 40]
+    python studies/overhead.py [--rows 12000000] [--offered 2000000] [--rate 10000] [--seconds 40]
 
 Throughput: more rows are offered than any of the three can take (`--offered` a second), and the time from
 the first result to the last is measured. Latency: at a comfortable rate, the time from the end of a window
@@ -177,8 +177,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=6_000_000)
-    parser.add_argument("--offered", type=float, default=600_000)
+    parser.add_argument("--rows", type=int, default=12_000_000)
+    parser.add_argument("--offered", type=float, default=2_000_000)
     parser.add_argument("--rate", type=float, default=10_000)
     parser.add_argument("--seconds", type=float, default=40)
     arguments = parser.parse_args()

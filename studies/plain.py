@@ -3,16 +3,18 @@
     python studies/plain.py FOLDER [--rows N]
 
 The same rows at the same rate, from a replayable source whose offset is a row number; the same windows,
-with a watermark of no delay; each micro-batch's result written as one Parquet file. Started by the same
-code as our own nodes, with the same settings and the same ahead-of-time cache, so the comparison is with
-Spark at its best on this machine. Killed and started again, it goes on from its checkpoint. Every
-micro-batch with results adds a line to FOLDER/outputs.jsonl.
+with a watermark of no delay; each micro-batch's result written as one Parquet file. By default it is
+started by the same code as our own nodes, with the same settings and the same ahead-of-time cache: Spark at
+its best on this machine. `--as-shipped` leaves all that out. Killed and started again, it goes on from its
+checkpoint. Every micro-batch with results adds a line to FOLDER/outputs.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +23,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 import traffic
+from understudy.engine.jvm import start_jvm
 from understudy.engine.session import session
 
 BATCH_ROWS_MAX = 500_000
@@ -91,6 +94,31 @@ def origin_in(folder: Path) -> int:
     return int(file.read_text())
 
 
+def tuned(heap_mb: int, folder: Path) -> SparkSession:
+    """Started and set as our own nodes are."""
+    spark = session(master="local[2]", heap_mb=heap_mb, stderr=folder / "jvm.log")
+    # On by default in Spark; our own nodes switch it off because they move time on themselves.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+    return spark
+
+
+def as_shipped(heap_mb: int, folder: Path) -> SparkSession:
+    """Spark's own settings, but for as many shuffle partitions as cores, as anybody sets for a small job."""
+    jvm = start_jvm(heap_mb=heap_mb, stderr=folder / "jvm.log", cache=None)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(jvm.port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = jvm.secret
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -98,13 +126,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=-1)
     parser.add_argument("--heap", type=int, default=640)
+    parser.add_argument("--as-shipped", action="store_true", help="Spark's own settings, no start-up cache")
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "out").mkdir(exist_ok=True)
-    spark = session(master="local[2]", heap_mb=arguments.heap, stderr=folder / "jvm.log")
-    # On by default in Spark; our own nodes switch it off because they tick themselves.
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+    spark = as_shipped(arguments.heap, folder) if arguments.as_shipped else tuned(arguments.heap, folder)
     spark.dataSource.register(TrafficSource)
     stream = (
         spark.readStream.format("traffic")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from understudy.flow.flow import Flow
     from understudy.flow.kinds import Files, Generator, Push
     from understudy.flow.writers import Callback, Console, JsonLines, Parquet
+    from understudy.runtime.client import Client
     from understudy.runtime.sinks.reading import read_output
 
 __version__ = "0.1.0"
@@ -30,7 +31,8 @@ __all__ = [
     "JsonLines",
     "Console",
     "Callback",
-    # reading what a run wrote
+    # pushing to a run, and reading what it wrote
+    "Client",
     "read_output",
     # what can go wrong
     "UserError",
@@ -50,6 +52,7 @@ _HOMES = {
     "Console": "understudy.flow.writers",
     "Callback": "understudy.flow.writers",
     "read_output": "understudy.runtime.sinks.reading",
+    "Client": "understudy.runtime.client",
     "UserError": "understudy.flow.errors",
     "FlowError": "understudy.flow.errors",
     "RowError": "understudy.flow.errors",

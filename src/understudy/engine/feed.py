@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -26,8 +26,9 @@ from pyarrow import flight
 
 from understudy.core.errors import BrokenInvariant
 
-#: Schema metadata of an answer: the number of the group whose rows follow.
+#: Schema metadata of an answer: the number of the next group, and how many rows it has.
 GROUP_KEY = b"understudy.group"
+ROWS_KEY = b"understudy.rows"
 
 
 class ChannelClosed(Exception):
@@ -37,9 +38,8 @@ class ChannelClosed(Exception):
 class Channel:
     """One running query's connection. The engine offers; the query's data sources take."""
 
-    def __init__(self, name: str, schemas: Mapping[str, pa.Schema]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._schemas = dict(schemas)
         self._changed = threading.Condition()
         self._offered: tuple[int, dict[str, pa.Table]] | None = None
         self._asked: int | None = None
@@ -75,8 +75,15 @@ class Channel:
                 self._offered = None
             self._changed.notify_all()
 
-    def take(self, source: str, start: int) -> tuple[int, pa.Table]:
-        """What follows `start` for one input: waits for it. After `close` that is `start` and no rows."""
+    def rows(self, source: str, group: int) -> pa.Table:
+        """The rows of the group that was taken last."""
+        with self._changed:
+            if self._offered is None or self._offered[0] != group:
+                raise flight.FlightServerError(f"{self.name}: group {group} is not the one being processed")
+            return self._offered[1][source]
+
+    def take(self, source: str, start: int) -> tuple[int, int]:
+        """Number and rows of what follows `start` for one input; waits. After `close`: `start` itself."""
         with self._changed:
             if self._offered is None or self._offered[0] != start + 1:
                 self._asked = start
@@ -85,8 +92,8 @@ class Channel:
                 lambda: self._closed or (self._offered is not None and self._offered[0] == start + 1)
             )
             if self._closed or self._offered is None:
-                return start, self._schemas[source].empty_table()
-            return start + 1, self._offered[1][source]
+                return start, 0
+            return start + 1, self._offered[1][source].num_rows
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -114,9 +121,9 @@ class Feed(flight.FlightServerBase):  # type: ignore[misc]
         """What a data source must be told to reach a channel."""
         return {"address": self.address, "token": self.token, "channel": channel}
 
-    def open(self, name: str, schemas: Mapping[str, pa.Schema]) -> Channel:
+    def open(self, name: str) -> Channel:
         """A new channel under a name. One that had the name before no longer gets calls."""
-        channel = Channel(name, schemas)
+        channel = Channel(name)
         with self._lock:
             self._channels[name] = channel
         return channel
@@ -133,11 +140,9 @@ class Feed(flight.FlightServerBase):  # type: ignore[misc]
             channel = self._channels.get(asked["channel"])
         if channel is None:
             raise flight.FlightServerError("this query's engine is closed")
-        group, table = channel.take(asked["input"], asked["start"])
-        schema = table.schema.with_metadata({GROUP_KEY: str(group).encode()})
-        return flight.GeneratorStream(schema, _batches(table, schema))
-
-
-def _batches(table: pa.Table, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for batch in table.to_batches():
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        if "group" in asked:
+            table = channel.rows(asked["input"], asked["group"]).slice(asked["first"], asked["count"])
+            return flight.RecordBatchStream(table)
+        group, rows = channel.take(asked["input"], asked["start"])
+        schema = pa.schema([], metadata={GROUP_KEY: str(group).encode(), ROWS_KEY: str(rows).encode()})
+        return flight.RecordBatchStream(schema.empty_table())

@@ -99,7 +99,12 @@ def _plan_of(frame: DataFrame) -> Any:
 def _input_frame(
     spark: SparkSession, name: str, schema: StructType, time: str, options: Mapping[str, str]
 ) -> DataFrame:
-    frame = spark.readStream.format(FORMAT).schema(schema).options(**options, input=name).load()
+    frame = (
+        spark.readStream.format(FORMAT)
+        .schema(schema)
+        .options(**options, input=name, slices=str(spark.sparkContext.defaultParallelism))
+        .load()
+    )
     if time in schema.fieldNames():
         return frame.withWatermark(time, "0 seconds")
     outer, _, inner = time.partition(".")

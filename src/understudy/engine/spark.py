@@ -322,7 +322,7 @@ class SparkEngine:
     def _launch(self) -> None:
         self._failure = self._cause = None
         self._arrived = []
-        channel = self._channel = self._feed.open(self._channel_name, self._query.wire)
+        channel = self._channel = self._feed.open(self._channel_name)
         if self._query.facts.grouping == "transformWithState":
             self._spark.conf.set(_PROVIDER, _ROCKSDB)
         try:

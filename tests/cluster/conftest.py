@@ -1,0 +1,41 @@
+"""Whole runs: real Spark applications, a real ZooKeeper, real kills. What is started here ends here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from counting import write_flow
+
+from understudy.runtime.local import LocalRun
+from understudy.runtime.settings import RunSettings
+from understudy.runtime.trial import Trial
+
+StartTrial = Callable[..., Trial]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[StartTrial]:
+    """Starts a run of the counting flow; ends it, whatever the test did."""
+    runs: list[LocalRun] = []
+
+    def begin(source: str, *, nodes: int = 2, standby: int = 0, policy: str = "pair") -> Trial:
+        folder = tmp_path / "run"
+        folder.mkdir()
+        settings = RunSettings(
+            run="counting",
+            flow_path=str(write_flow(tmp_path, source)),
+            folder=str(folder),
+            zookeeper="",
+            policy=policy,
+            heap_mb=512,
+        )
+        run = LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby)
+        runs.append(run)
+        run.start()
+        return Trial(run)
+
+    yield begin
+    for run in runs:
+        run.stop()

@@ -1,0 +1,138 @@
+"""The pair on real processes: whatever is killed, the output is what it would have been."""
+
+from __future__ import annotations
+
+import datetime
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from counting import PUSHED, account, generated
+from pyarrow import flight
+
+import understudy as us
+from understudy.core.errors import Fenced
+from understudy.runtime.client import Client
+from understudy.runtime.transport.endpoint import connect
+from understudy.runtime.trial import Trial
+from understudy.sim.judge import judge
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+
+def assert_history_is_clean(folder: Path) -> None:
+    verdict = judge(sorted((folder / "run" / "history").glob("*.jsonl")))
+    assert verdict.findings == []
+    assert verdict.delivered > 0
+
+
+def test_killing_the_sender_and_then_the_survivor_changes_nothing(start: Any, tmp_path: Path) -> None:
+    rows = 350_000
+    trial: Trial = start(generated(rows, rows_per_s=10_000), standby=1)
+    trial.wait_running()
+    first = trial.kill("sender")
+    trial.wait_running()
+    second = trial.kill("sender")
+    assert first != second
+    trial.wait_finished()
+    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
+    assert_history_is_clean(tmp_path)
+
+
+def test_a_stopped_sender_is_fenced_and_comes_back_as_a_standby(start: Any, tmp_path: Path) -> None:
+    rows = 300_000
+    trial: Trial = start(generated(rows, rows_per_s=10_000))
+    epoch = trial.wait_running()["epoch"]
+    stopped = trial.kill("sender", signal.SIGSTOP)
+    trial.wait_epoch(after=epoch)
+    trial.kill(stopped, signal.SIGCONT)
+    status = trial.wait(
+        "the return of the stopped node", lambda s: any(x["status"] == "STDBY" for x in s["seats"].values())
+    )
+    returned = next(seat["node"] for seat in status["seats"].values() if seat["status"] == "STDBY")
+    assert returned == f"{stopped}.2", "it comes back under its next name"
+    trial.wait_finished()
+    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
+    assert_history_is_clean(tmp_path)
+
+
+BASE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+PUSH_ROWS = 500
+
+
+def push_all(address: str, pushes: int, pushed: threading.Semaphore) -> None:
+    """Rows 0, 1, 2, … a millisecond apart, in pushes of 500."""
+    with Client(address, name="the only client") as client:
+        for push in range(pushes):
+            numbers = range(push * PUSH_ROWS, (push + 1) * PUSH_ROWS)
+            client.push(
+                "numbers",
+                [
+                    {"key": n % 10, "value": n, "ts": BASE + datetime.timedelta(milliseconds=n)}
+                    for n in numbers
+                ],
+            )
+            pushed.release()
+        client.close_source("numbers")
+
+
+def test_a_killed_gateway_takes_every_push_once_and_delivers_it_once(start: Any, tmp_path: Path) -> None:
+    trial: Trial = start(PUSHED)
+    status = trial.wait("two replicas", lambda s: s["sender"] is not None and len(s["seats"]) == 2)
+    address = status["gateway"]["flight"]
+    pushes, pushed = 60, threading.Semaphore(0)
+    pushing = threading.Thread(target=push_all, args=(address, pushes, pushed), daemon=True)
+    pushing.start()
+    for _ in range(2):
+        for _ in range(15):
+            assert pushed.acquire(timeout=60)
+        trial.kill("gateway")
+        trial.wait("the gateway", lambda _status: True)
+    pushing.join(timeout=120)
+    assert not pushing.is_alive()
+    trial.wait_finished()
+    rows = pushes * PUSH_ROWS
+    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
+    assert_history_is_clean(tmp_path)
+
+
+def test_the_gateway_refuses_what_it_must_and_a_run_leaves_nothing_behind(start: Any) -> None:
+    trial: Trial = start(PUSHED, nodes=1, policy="none")
+    status = trial.wait("a replica", lambda s: s["sender"] is not None)
+    address = status["gateway"]["flight"]
+
+    with Client(address) as client:
+        with pytest.raises(us.RowError, match="value"):
+            client.push("numbers", [{"key": 1, "value": "many", "ts": BASE}])
+        with pytest.raises(us.FlowError, match="no source 'letters'"):
+            client.push("letters", [{"key": 1}])
+
+    seat = {"slot": "PRIM", "node": "node-1.0", "epoch": 1, "view": 1}
+    silent: dict[str, Any] = {
+        "on_open": lambda _c: None,
+        "on_frame": lambda _f: None,
+        "on_closed": lambda _w: None,
+    }
+    with pytest.raises(Fenced, match="does not hold PRIM"):
+        connect(address, "ingress", {**seat, "through": 0, "version": 0, "checkpoint": 0}, **silent)
+    stranger = flight.connect(f"grpc://{address}")
+    with pytest.raises(flight.FlightServerError, match="only exchanges"):
+        stranger.do_get(flight.Ticket(b"everything")).read_all()
+
+    family = [
+        process
+        for child in trial.run.children.values()
+        for process in [
+            psutil.Process(child.process.pid),
+            *psutil.Process(child.process.pid).children(recursive=True),
+        ]
+    ]
+    trial.run.stop()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and any(process.is_running() for process in family):
+        time.sleep(0.1)
+    assert not [process for process in family if process.is_running()]
