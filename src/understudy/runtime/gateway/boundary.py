@@ -143,6 +143,8 @@ class Boundary:
             if isinstance(change, Activated) and change.slot not in self.ingress.sending:
                 self._drop(change.slot, "it must attach again as an active replica")
         self._let_held_go()
+        # A dead replica's buckets are gone now, so there may be room.
+        self._seal_waiting()
 
     def _begin(self, view: View) -> None:
         statuses = {slot: seat.status for slot, seat in view.seats.items()}
@@ -286,7 +288,7 @@ class Boundary:
             raise PeerError("nobody may attach before the first view")
         sender = self.egress.sender if self.egress is not None else None
         self._carry_out(end, machine.handle(event))
-        if end == INGRESS and self._waiting:
+        if end == INGRESS:
             self._seal_waiting()
         if self.egress is not None and self.egress.sender is not sender and self.egress.sender is not None:
             self._recorder.sender(self.egress.sender, self.egress.received)
