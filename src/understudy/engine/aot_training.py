@@ -19,7 +19,7 @@ from understudy.engine.spark import SparkEngine
 
 _WIDTH_US = 100_000
 _ORIGIN = 17_000_000_000
-_STEPS = 30
+_STEPS = 12
 _SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
 
 

@@ -38,6 +38,7 @@ class Trial:
         self.harms: list[Harm] = []
         self._tell = tell
         self._address: str | None = None
+        self._decided_after = 0
 
     # --- watching ----------------------------------------------------------------------------------------
 
@@ -69,8 +70,13 @@ class Trial:
         raise TimeoutError(f"{what} did not happen within {timeout_s:g} s; the last status was {status}")
 
     def wait_running(self, timeout_s: float = 180.0) -> dict[str, Any]:
-        """Wait until every seat is active, every replica keeps up, and output flows."""
-        return self.wait("a steady state", _steady, timeout_s)
+        """Wait until every seat is active, every replica keeps up, and output flows.
+
+        After harm to a seated node this includes that the controller has decided about it.
+        """
+        return self.wait(
+            "a steady state", lambda s: s["epoch"] > self._decided_after and _steady(s), timeout_s
+        )
 
     def wait_output(self, rows: int, timeout_s: float = 60.0) -> dict[str, Any]:
         """Wait until that many more rows were delivered."""
@@ -98,9 +104,13 @@ class Trial:
         """Wait until every source has ended and everything is delivered."""
         deadline = time.monotonic() + timeout_s
         while not self.run.finished:
-            self.run.check()
+            status = self.status()
+            if status is not None and status["lost"]:
+                raise EnvironmentFailed(f"The flow is lost: {status['lost']}")
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the run did not finish within {timeout_s:g} s; status {self.status()}")
+                raise TimeoutError(
+                    f"the run did not finish within {timeout_s:g} s; the last status was {status}"
+                )
             time.sleep(POLL_S)
 
     # --- harming -----------------------------------------------------------------------------------------
@@ -128,6 +138,10 @@ class Trial:
         """Kill whoever plays a role, or a process by name; returns the process's name."""
         roles = ("sender", "holder", "standby")
         name = self.process_in(role_or_name) if role_or_name in roles else role_or_name
+        if number in (signal.SIGKILL, signal.SIGSTOP) and name not in ("gateway", "zookeeper"):
+            status = self.wait("a status", lambda _status: True)
+            if name in {_base(seat["node"]) for seat in status["seats"].values() if seat["status"] != "DEAD"}:
+                self._decided_after = status["epoch"]
         self._note(number.name, name)
         if name == "zookeeper":
             if self.run.zookeeper is None:

@@ -36,6 +36,7 @@ class Server:
         self.closed: queue.Queue[tuple[float, str]] = queue.Queue()
         self.refuse: Exception | None = None
         self.endpoint.handle("talk", self._admit)
+        self.endpoint.ready()
 
     def _admit(self, hello: Any) -> Accepted:
         if self.refuse is not None:
@@ -165,6 +166,22 @@ def test_who_is_not_let_in_is_told_why(server: Server, refusal: Exception, raise
             on_frame=lambda f: None,
             on_closed=lambda r: None,
         )
+
+
+def test_who_comes_before_the_server_is_ready_is_asked_to_try_again() -> None:
+    starting = Endpoint()
+    try:
+        with pytest.raises(ConnectionError, match="still starting"):
+            connect(
+                starting.address,
+                "talk",
+                {},
+                on_open=lambda c: None,
+                on_frame=lambda f: None,
+                on_closed=lambda r: None,
+            )
+    finally:
+        starting.end()
 
 
 def test_an_unknown_purpose_and_a_stranger_are_refused(server: Server) -> None:

@@ -81,6 +81,7 @@ class Gateway:
         self._endpoint.handle(EGRESS, self._boundary.admit(EGRESS))
         self._endpoint.handle("push", self._intake.admit)
         self._endpoint.handle("status", self._admit_status)
+        self._endpoint.ready()
         facts = {"flight": self._endpoint.address, "pid": os.getpid()}
         self._coordination.put_fact(FACT, facts)
         leadership = Leadership(

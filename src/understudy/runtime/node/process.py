@@ -63,6 +63,7 @@ class Node:
         self._recorder = Recorder(settings, self._flow.name, self.name)
         self._endpoint = Endpoint(settings.host, beat_s=settings.beat_s, silence_s=settings.silence_s)
         self._endpoint.handle(PURPOSE, self._admit_fetch)
+        self._endpoint.ready()
         session(
             master=settings.master,
             heap_mb=settings.heap_mb,

@@ -64,6 +64,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         self._beat_s = beat_s
         self._silence_s = silence_s
         self._handlers: dict[str, Handler] = {}
+        self._ready = False
         self._channels: set[Channel] = set()
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -118,7 +119,13 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
             log.warning("refused a connection from %s: %s", context.peer(), error)
             raise flight.FlightServerError(f"refused: {error}") from None
 
+    def ready(self) -> None:
+        """All handlers are there. Whoever connects before this is asked to try again."""
+        self._ready = True
+
     def _handler(self, purpose: str) -> Handler:
+        if not self._ready:
+            raise NotYet("still starting")
         if purpose not in self._handlers:
             raise PeerError(f"nothing here answers to {purpose!r}")
         return self._handlers[purpose]
