@@ -77,7 +77,7 @@ def pair(kills: int) -> dict[str, object]:
         run.stop()
     verdict = compare_with_truth(folder)
     times = [at for at, _, _ in deliveries(folder)]
-    harms = [harm.at_us for harm in trial.harms]
+    harms = [harm.at_us for harm in trial.harms if harm.what == "SIGKILL"]
     silences = [silence_around(times, at) for at in harms]
     normal = intervals(times, harms)
     remove(folder)

@@ -43,6 +43,19 @@ def test_killing_the_sender_and_then_the_survivor_changes_nothing(start: Any, tm
     assert_history_is_clean(tmp_path)
 
 
+def test_a_replica_that_loses_only_its_java_is_dead_like_any_other(start: Any, tmp_path: Path) -> None:
+    rows = 250_000
+    trial: Trial = start(generated(rows, rows_per_s=10_000))
+    trial.wait_running()
+    node = psutil.Process(trial.run.pid(trial.process_in("sender")))
+    java = next(child for child in node.children(recursive=True) if "java" in child.name())
+    java.kill()
+    trial.wait("a death", lambda s: any(seat["status"] == "DEAD" for seat in s["seats"].values()))
+    trial.wait_finished()
+    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
+    assert_history_is_clean(tmp_path)
+
+
 def test_a_stopped_sender_is_fenced_and_comes_back_as_a_standby(start: Any, tmp_path: Path) -> None:
     rows = 300_000
     trial: Trial = start(generated(rows, rows_per_s=10_000))

@@ -35,11 +35,16 @@ RETRY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """A push that is safe. `late` of its rows were older than a sealed bucket."""
+    """A push that is safe. `late` of its rows were older than a sealed bucket.
+
+    `duplicate` says that a push of this client with this sequence number had been taken in before; these rows
+    were not.
+    """
 
     sequence: int
     rows: int
     late: int
+    duplicate: bool
 
 
 class Client:
@@ -52,7 +57,7 @@ class Client:
         self._address = address
         self._timeout_s = timeout_s
         self._silence_s = silence_s
-        self._sequence = 0
+        self._next: dict[str, int] = {}
         self._sources: dict[str, Source] = {}
         self._ready = threading.Event()
         self._answers: queue.SimpleQueue[Frame] = queue.SimpleQueue()
@@ -70,15 +75,16 @@ class Client:
         """
         table = to_table(self._source(source), rows)
         if sequence is None:
-            sequence = self._sequence
+            sequence = self._next[source]
+        # Used up, answered or not: rows that may still arrive must not share it with others.
+        self._next[source] = max(self._next[source], sequence + 1)
         answer = self._exchange(
             Frame({"kind": "push", "source": source, "sequence": sequence}, (_ipc(table),)),
             lambda frame: frame.kind in ("accepted", "refused") and frame.head.get("sequence") == sequence,
         )
-        self._sequence = max(self._sequence, sequence + 1)
         if answer.kind == "refused":
             raise RowError(str(answer.head["why"]))
-        return Pushed(sequence, table.num_rows, int(answer.head["late"]))
+        return Pushed(sequence, table.num_rows, int(answer.head["late"]), bool(answer.head["duplicate"]))
 
     def close_source(self, source: str) -> None:
         """Say that no more rows of this source will come: everything of it is sealed."""
@@ -120,18 +126,27 @@ class Client:
         sent_over: Channel | None = None
         while time.monotonic() < deadline and not self._over.is_set():
             channel = self._channel
-            if channel is not None and channel is not sent_over:
-                channel.send(frame)
-                sent_over = channel
+            if channel is not None:
+                # Connected and not answered: the flow cannot take more now. Wait as long as it takes.
+                deadline = time.monotonic() + self._timeout_s
+                if channel is not sent_over:
+                    channel.send(frame)
+                    sent_over = channel
             try:
                 answer = self._answers.get(timeout=RETRY_S)
             except queue.Empty:
                 continue
             if is_answer(answer):
                 return answer
+        number = frame.head.get("sequence")
+        again = (
+            f" Push them again with the client name {self.name!r} and sequence={number}."
+            if number is not None
+            else ""
+        )
         raise EnvironmentFailed(
-            f"The gateway at {self._address} did not answer within {self._timeout_s:g} s. The rows may "
-            "or may not be in: push them again with the same client name and sequence number."
+            f"The gateway at {self._address} was not to be reached for {self._timeout_s:g} s. What was not "
+            f"answered may or may not be in.{again}"
         )
 
     # --- the connection's thread -------------------------------------------------------------------------
@@ -164,7 +179,10 @@ class Client:
 
     def _arrived(self, frame: Frame) -> None:
         if frame.kind == "sources":
-            self._sources = {name: _described(name, facts) for name, facts in frame.head["sources"].items()}
+            for name, facts in frame.head["sources"].items():
+                self._sources[name] = _described(name, facts)
+                last = facts["last"]
+                self._next[name] = max(self._next.get(name, 0), 0 if last is None else last + 1)
             self._ready.set()
         else:
             self._answers.put(frame)

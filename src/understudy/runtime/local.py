@@ -23,14 +23,16 @@ import psutil
 
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.coordination.server import ZooKeeperServer
-from understudy.runtime.process import failure_file
+from understudy.runtime.process import failure_file, finished_file, ready_file
 from understudy.runtime.settings import RunSettings
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 20.0
-#: A process that fails again within this time is not started again.
+#: A process is not started again sooner than this after its last start.
 RESPAWN_PAUSE_S = 1.0
+#: A node that was started again this often and fails to come up will not come up.
+QUICK_FAILURES_MAX = 5
 
 
 @dataclass
@@ -106,11 +108,10 @@ class LocalRun:
             log.warning("ZooKeeper died; starting it again")
             self.zookeeper.start()
         for child in self.children.values():
-            if child.running:
+            if child.running or self.finished:
                 continue
-            self._raise_failure(child)
-            if child.name == "gateway" and child.process.returncode == 0:
-                continue
+            if self._is_everybodys(child):
+                self._raise_failure(child)
             if child.name == "gateway" or self._respawn:
                 self._restart(child)
 
@@ -118,11 +119,22 @@ class LocalRun:
     def finished(self) -> bool:
         """Whether the gateway has ended because its work is done."""
         child = self._children.get("gateway")
-        return child is not None and child.process.poll() == 0
+        return child is not None and not child.running and finished_file(self.settings.path).exists()
+
+    def _is_everybodys(self, child: Child) -> bool:
+        """Whether a failure would hit every process alike, so that going on or starting again is no use.
+
+        A flow that is wrong is wrong everywhere, and so is what keeps a gateway or a first start from coming
+        up. A node that fails later, because its Java or its disk gave up, is only dead.
+        """
+        if child.process.returncode in (0, UserError.exit_code) or child.name == "gateway":
+            return True
+        came_up = ready_file(self.settings.path, child.name).exists()
+        return not came_up and (child.incarnation == 1 or child.incarnation > QUICK_FAILURES_MAX)
 
     def _raise_failure(self, child: Child) -> None:
         file = failure_file(self.settings.path, child.name)
-        if child.process.returncode is None or child.process.returncode < 0 or not file.exists():
+        if child.process.returncode is None or child.process.returncode <= 0 or not file.exists():
             return
         text = file.read_text().strip()
         kind = UserError if child.process.returncode == UserError.exit_code else EnvironmentFailed
@@ -147,7 +159,7 @@ class LocalRun:
         children = list(self.children.values())
         for child in children:
             if child.running:
-                child.process.send_signal(signal.SIGCONT)
+                signal_tree(child.process.pid, signal.SIGCONT)
                 child.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for child in children:

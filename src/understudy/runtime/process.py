@@ -31,6 +31,16 @@ def failure_file(folder: Path, name: str) -> Path:
     return folder / "failed" / f"{name}.txt"
 
 
+def finished_file(folder: Path) -> Path:
+    """What a gateway leaves when its work is done: every source has ended and everything is delivered."""
+    return folder / "finished"
+
+
+def ready_file(folder: Path, name: str) -> Path:
+    """What a node leaves once it has come up: it is a member and could take a seat."""
+    return folder / "ready" / name
+
+
 class Ending:
     """The end of a process: asked for, or forced by a failure. The first word counts."""
 

@@ -141,7 +141,8 @@ class Boundary:
                 self._folded.pop(change.slot, None)
             self._tell_both(change)
             if isinstance(change, Activated) and change.slot not in self.ingress.sending:
-                self._drop(change.slot, "it must attach again as an active replica")
+                for end in self._drop(change.slot, "it must attach again as an active replica"):
+                    self._handle(end, Detached(change.slot))
         self._let_held_go()
         # A dead replica's buckets are gone now, so there may be room.
         self._seal_waiting()
@@ -164,11 +165,12 @@ class Boundary:
             self._carry_out(INGRESS, self.ingress.handle(event))
             self._carry_out(EGRESS, self.egress.handle(event))
 
-    def _drop(self, slot: Slot, why: str) -> None:
-        for end in (INGRESS, EGRESS):
-            channel = self._channels.pop((slot, end), None)
-            if channel is not None:
-                channel.close(why)
+    def _drop(self, slot: Slot, why: str) -> list[str]:
+        """Close a slot's connections; returns the ends that had one."""
+        ends = [end for end in (INGRESS, EGRESS) if (slot, end) in self._channels]
+        for end in ends:
+            self._channels.pop((slot, end)).close(why)
+        return ends
 
     # --- on the actor: connections -----------------------------------------------------------------------
 

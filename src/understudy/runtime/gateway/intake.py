@@ -37,6 +37,7 @@ from understudy.runtime.transport.wire import Frame
 log = logging.getLogger(__name__)
 
 TICK_S = 0.02
+WAIT_S = 0.1
 #: After the last source has ended, event time goes on this far, so that every window closes.
 END_OF_STREAM_US = 366 * 24 * 3600 * 1_000_000
 
@@ -139,10 +140,18 @@ class Intake:
         except BaseException as error:
             self._on_failure(error)
 
+    def wait_room(self, timeout_s: float) -> bool:
+        """Wait until more may be pushed; False if that takes longer, or if it is over."""
+        return self._room.wait(timeout_s) and not self._stop.is_set()
+
+    @property
+    def ending(self) -> bool:
+        return self._stop.is_set()
+
     def _may_push(self) -> bool:
         while not self._stop.is_set():
-            if self._room.wait(0.1):
-                return not self._stop.is_set()
+            if self.wait_room(WAIT_S):
+                return True
         return False
 
     def _hand_on(self) -> None:
@@ -181,12 +190,14 @@ class Intake:
             name=f"client {client}",
         )
 
-    def schemas(self) -> dict[str, Any]:
-        """What a client must know to convert rows itself."""
-        return {
-            name: {"schema": source.schema, "time": source.time}
-            for name, source in self._flow.sources.items()
-        }
+    def sources_for(self, client: str) -> dict[str, Any]:
+        """What a client must know: the schema to convert rows to, and its last push that was taken in."""
+        described: dict[str, Any] = {}
+        for name, source in self._flow.sources.items():
+            last = self._ingest.last(name, client)
+            sequence = None if last is None else last.sequence
+            described[name] = {"schema": source.schema, "time": source.time, "last": sequence}
+        return described
 
     def take_push(self, client: str, frame: Frame) -> Frame:
         """Take in one push, or refuse it; the answer for the client."""
@@ -202,7 +213,7 @@ class Intake:
             with pa.ipc.open_stream(frame.bodies[0]) as stream:
                 table = to_table(source, stream.read_all())
             accepted = self._ingest.push(source_name, table, client, sequence, now_us=now_us())
-        except (UserError, pa.ArrowInvalid) as problem:
+        except (UserError, pa.ArrowException) as problem:
             return Frame({"kind": "refused", "sequence": sequence, "why": str(problem)})
         self._ingest.commit(accepted.position)
         self._sealed.set()
@@ -220,6 +231,7 @@ class Intake:
         if name not in self._flow.sources:
             raise PeerError(f"there is no source {name!r}")
         self._ingest.close_source(name)
+        self._ingest.commit()
         self._sealed.set()
 
 
@@ -233,14 +245,18 @@ class _ClientSession:
 
     def open(self, channel: Channel) -> None:
         self._channel = channel
-        channel.send(Frame({"kind": "sources", "sources": self._intake.schemas()}))
+        channel.send(Frame({"kind": "sources", "sources": self._intake.sources_for(self._client)}))
 
     def frame(self, frame: Frame) -> None:
         if self._channel is None:
             return
         if frame.kind == "push":
-            if self._intake._may_push():
-                self._channel.send(self._intake.take_push(self._client, frame))
+            while not self._intake.wait_room(WAIT_S):
+                # It is this side that does not read; the client is as alive as before.
+                self._channel.heard_at = time.monotonic()
+                if self._channel.closed or self._intake.ending:
+                    return
+            self._channel.send(self._intake.take_push(self._client, frame))
         elif frame.kind == "close":
             self._intake.close_source(str(frame.head.get("source")))
             self._channel.send(Frame({"kind": "closed", "source": frame.head.get("source")}))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from understudy.core.bucket import Bucket, BucketId, end_of
+from understudy.core.bucket import NOTHING, Bucket, BucketId, end_of
 from understudy.core.view import Slot
 from understudy.flow.loading import load
 from understudy.flow.policy import policy_named
@@ -27,7 +27,7 @@ from understudy.runtime.coordination.members import Member
 from understudy.runtime.gateway.boundary import EGRESS, INGRESS, Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.intake import Intake, now_us
-from understudy.runtime.process import Ending
+from understudy.runtime.process import Ending, finished_file
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -109,11 +109,13 @@ class Gateway:
                     finished = True
                     break
         finally:
-            self._intake.end()
+            # The machines first: what they still say concerns a log that is open.
             self._actor.end()
+            self._intake.end()
             self._delivery.end()
             if finished:
                 self._recorder.ended()
+                finished_file(self._settings.path).touch()
             membership.leave()
             leadership.stop()
             self._coordination.close()
@@ -122,6 +124,9 @@ class Gateway:
     def _finished(self) -> bool:
         last = self._intake.last_bucket
         egress = self._boundary.egress
+        if last == NOTHING:
+            # Every source ended without a single row.
+            return True
         # The empty stretch after the last row is long; to be somewhere in it is to have delivered every row.
         return last is not None and egress is not None and egress.delivered > last + self._ahead() // 2
 

@@ -85,6 +85,9 @@ class Link:
             except Fenced as why:
                 self._owner.link_fenced(self._end_name, str(why))
                 return
+            except Exception:
+                log.exception("the %s link failed; trying again", self._end_name)
+                self._over.wait(RETRY_REFUSED_S)
 
     def _connect(self, address: str) -> None:
         box: list[Channel] = []

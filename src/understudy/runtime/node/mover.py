@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -22,6 +21,7 @@ from typing import Any, cast
 from understudy.core.bucket import Bucket
 from understudy.core.errors import PeerError
 from understudy.core.messages import Installed
+from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import connect
 from understudy.runtime.transport.wire import Frame
@@ -51,6 +51,9 @@ def send_state(channel: Channel, folder: Path, state: Installed) -> None:
             size_bytes,
             (time.monotonic() - began) * 1e3,
         )
+    except OSError as problem:
+        log.exception("the state could not be read")
+        channel.close(f"the state could not be read: {problem}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -94,7 +97,7 @@ class StateFetch:
         self._silence_s = silence_s
         self._state: Installed | None = None
         self._channel: Channel | None = None
-        self._done = threading.Event()
+        self._trouble: OSError | None = None
         self.received_bytes = 0
 
     def run(self) -> Installed:
@@ -107,17 +110,14 @@ class StateFetch:
             self._seat,
             on_open=self._opened,
             on_frame=self._frame,
-            on_closed=lambda _why: self._done.set(),
+            on_closed=lambda _why: None,
             silence_s=self._silence_s,
         )
+        if self._trouble is not None:
+            raise EnvironmentFailed(f"The state cannot be written to {self._into}: {self._trouble}")
         if self._state is None:
             raise ConnectionError("the state did not arrive whole")
         return self._state
-
-    def cancel(self) -> None:
-        channel = self._channel
-        if channel is not None:
-            channel.close("no longer wanted")
 
     def _opened(self, channel: Channel) -> None:
         self._channel = channel
@@ -140,11 +140,19 @@ class StateFetch:
         if not parts or name.startswith("/") or ".." in parts:
             raise PeerError(f"a file of the state has the name {name!r}, which leads out of its folder")
         file = self._into.joinpath(*parts)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("ab") as stream:
-            if stream.tell() != offset:
-                raise PeerError(f"{name}: a chunk for offset {offset} came at {stream.tell()}")
-            stream.write(chunk)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("ab") as stream:
+                at = stream.tell()
+                if at == offset:
+                    stream.write(chunk)
+        except OSError as trouble:
+            # Asking again would not help, and would cost the survivor a snapshot each time.
+            self._trouble = trouble
+            cast(Channel, self._channel).close(f"the state cannot be written: {trouble}")
+            return
+        if at != offset:
+            raise PeerError(f"{name}: a chunk for offset {offset} came at {at}")
         self.received_bytes += len(chunk)
 
 

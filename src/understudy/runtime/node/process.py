@@ -32,7 +32,7 @@ from understudy.runtime.gateway.process import FACT, slots_of
 from understudy.runtime.node.mover import PURPOSE, StateFetch
 from understudy.runtime.node.seat import SeatTaken
 from understudy.runtime.node.warming import warm_up
-from understudy.runtime.process import Ending
+from understudy.runtime.process import Ending, ready_file
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -58,7 +58,11 @@ class Node:
         self._gateway: str | None = None
         self._fetch: StateFetch | None = None
         self._folder = settings.path / "state" / self.name
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._ready = ready_file(settings.path, name)
+        self._ready.unlink(missing_ok=True)
+        for former in (settings.path / "state").glob(f"{name}.*"):
+            # Of earlier incarnations, which are dead.
+            shutil.rmtree(former, ignore_errors=True)
         self._flow = load(settings.flow_path)
         self._recorder = Recorder(settings, self._flow.name, self.name)
         self._endpoint = Endpoint(settings.host, beat_s=settings.beat_s, silence_s=settings.silence_s)
@@ -82,6 +86,8 @@ class Node:
         ).start()
         facts = {"flight": self._endpoint.address, "pid": os.getpid(), "node": self._base_name}
         membership = self._coordination.join("node", self.name, facts)
+        self._ready.parent.mkdir(exist_ok=True)
+        self._ready.touch()
         self._coordination.watch_view(self._on_view)
         threading.Thread(target=self._follow_gateway, name="gateway address", daemon=True).start()
         self._recorder.begun()

@@ -24,6 +24,10 @@ from understudy.runtime.transport.wire import BODIES, Frame, hello_bytes, hello_
 
 log = logging.getLogger(__name__)
 
+#: How long a server may take to let a connection in or refuse it.
+FIRST_BEAT_S = 10.0
+SHUTDOWN_S = 2.0
+
 
 class NotYet(Exception):
     """The server cannot answer yet, for example because it has not seen the view that the caller has."""
@@ -147,7 +151,10 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
             channels = list(self._channels)
         for channel in channels:
             channel.close("this side is going away")
-        self.shutdown()
+        # It waits for exchanges to end, and one with a peer that is stopped never does.
+        stopping = threading.Thread(target=self.shutdown, name="flight shutdown", daemon=True)
+        stopping.start()
+        stopping.join(timeout=SHUTDOWN_S)
 
 
 class Refused(Exception):
@@ -195,7 +202,13 @@ def _run_channel(channel: Channel, writer: Any, reader: Any, on_open: Callable[[
     try:
         writer.begin(BODIES)
         # The server writes its first beat once it has let us in: nothing is ours before that.
-        reader.read_chunk()
+        late = threading.Timer(FIRST_BEAT_S, reader.cancel)
+        late.daemon = True
+        late.start()
+        try:
+            reader.read_chunk()
+        finally:
+            late.cancel()
     except flight.FlightUnauthorizedError as error:
         raise Fenced(_told(error)) from None
     except flight.FlightServerError as error:
