@@ -111,6 +111,9 @@ class Leadership:
     def _stand(self) -> None:
         """One candidacy: lead, or wait until the leader is gone."""
         self._wake.clear()
+        if self._stopped.is_set():
+            # Said just before the clearing, which must not swallow it.
+            return
         try:
             elected = self._session.patiently(self._elected)
             if elected is not None:
@@ -145,6 +148,8 @@ class Leadership:
         self._leading.set()
         while not self._stopped.is_set() and self._session.id == session:
             self._wake.clear()
+            if self._stopped.is_set():
+                return
             patience_s = max(0.0, patient_until - time.monotonic())
             try:
                 members = [member for member in self._members.now() if member.kind == self._seat_kind]
