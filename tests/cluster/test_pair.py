@@ -131,7 +131,9 @@ def test_the_gateway_refuses_what_it_must_and_a_run_leaves_nothing_behind(start:
         "on_closed": lambda _w: None,
     }
     with pytest.raises(Fenced, match="does not hold PRIM"):
-        connect(address, "ingress", {**seat, "through": 0, "version": 0, "checkpoint": 0}, **silent)
+        connect(
+            address, "ingress", {**seat, "through": 0, "version": 0, "checkpoint": 0, "serial": 1}, **silent
+        )
     stranger = flight.connect(f"grpc://{address}")
     with pytest.raises(flight.FlightServerError, match="only exchanges"):
         stranger.do_get(flight.Ticket(b"everything")).read_all()

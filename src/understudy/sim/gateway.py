@@ -80,6 +80,7 @@ class Gateway:
         self.disk = Disk()
         self.view: View | None = None
         self.conns: dict[tuple[Slot, str], Conn | None] = {}
+        self.newest: dict[tuple[Slot, str], tuple[int, int]] = {}
         self.folded: dict[int, frozenset[str]] = {}
         self._build(dict.fromkeys(setup.slots, Status.ACTIVE))
 
@@ -98,6 +99,7 @@ class Gateway:
         self.up = False
         self.view = None
         self.conns = {}
+        self.newest = {}
         self.folded = {}
 
     def accepts(self, item: Item, world: World) -> bool:
@@ -206,6 +208,12 @@ class Gateway:
         if not self._holds(hello.token):
             world.sever(hello.conn, (hello.conn.node,))
             return
+        serial = (hello.token.epoch, hello.conn.serial)
+        if serial <= self.newest.get((slot, end), (0, 0)):
+            # The replica gave this connection up before it made the next; its hello was only slow.
+            world.sever(hello.conn, (hello.conn.node,))
+            return
+        self.newest[slot, end] = serial
         replaced = self.conns.get((slot, end))
         drive = self._below if end == BELOW else self._above
         if replaced is not None:

@@ -75,7 +75,7 @@ class Gate:
     def attach(self, end: str, slot: Slot, node: str, epoch: int, view: int, **position: int) -> Replica:
         hello = {"slot": slot.value, "node": node, "epoch": epoch, "view": view}
         accepted = self.boundary.admit(end)(
-            {**hello, "through": NOTHING, "version": 0, "checkpoint": NOTHING, **position}
+            {**hello, "through": NOTHING, "version": 0, "checkpoint": NOTHING, "serial": 1, **position}
         )
         replica = Replica(self, accepted, epoch)
         self.settle()
@@ -186,3 +186,12 @@ def test_a_csync_waits_for_the_view_of_the_standby_that_it_is_about(gate: Gate) 
     gate.view(3, Seat("c", 3, STDBY), Seat("b", 1, ACTIVE))
     assert gate.boundary.ingress is not None
     assert [bucket.number for bucket in gate.boundary.ingress.buffer] == [2], "kept for the standby"
+
+
+def test_a_late_hello_does_not_replace_the_connection_that_came_after_it(gate: Gate) -> None:
+    gate.view(1, *BOTH)
+    newer = gate.attach(INGRESS, Slot.PRIM, "a", 1, view=1, serial=2)
+    older = gate.attach(INGRESS, Slot.PRIM, "a", 1, view=1, serial=1)
+    assert older.closed == ["a newer connection is there"]
+    assert newer.closed == []
+    assert gate.around.reports == []

@@ -73,6 +73,7 @@ class Boundary:
         self._channels: dict[tuple[Slot, str], Channel] = {}
         self._folded: dict[Slot, set[str]] = {}
         self._absent_since: dict[Slot, float] = {}
+        self._newest: dict[tuple[Slot, str], tuple[int, int]] = {}
         self._held: dict[Channel, deque[tuple[Slot, str, str, Frame]]] = {}
         self.view: View | None = None
         self.ingress: Ingress | None = None
@@ -178,9 +179,15 @@ class Boundary:
         try:
             self._check_seat(*_seat_of(hello))
             attached = Attached(slot, hello["through"], hello["version"], hello["checkpoint"])
+            serial = (int(hello["epoch"]), int(hello["serial"]))
         except (NotYet, PeerError, KeyError, TypeError, ValueError) as problem:
             channel.close(f"not let in: {problem}")
             return
+        if serial <= self._newest.get((slot, end), (0, 0)):
+            # The replica gave this one up before it made the next; its hello was only slow to arrive.
+            channel.close("a newer connection is there")
+            return
+        self._newest[slot, end] = serial
         former = self._channels.pop((slot, end), None)
         if former is not None:
             former.close("a newer connection took its place")

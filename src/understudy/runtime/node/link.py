@@ -57,6 +57,7 @@ class Link:
         self._silence_s = silence_s
         self._over = threading.Event()
         self._channel: Channel | None = None
+        self._attempts = 0
         self._thread = threading.Thread(target=self._run, name=f"link {end_name}", daemon=True)
 
     def start(self) -> None:
@@ -91,6 +92,8 @@ class Link:
 
     def _connect(self, address: str) -> None:
         box: list[Channel] = []
+        # Tells the gateway a late hello of an attempt that was given up from the one that counts.
+        self._attempts += 1
 
         def opened(channel: Channel) -> None:
             box.append(channel)
@@ -102,7 +105,7 @@ class Link:
         connect(
             address,
             self._end_name,
-            self._owner.link_hello(self._end_name),
+            {**self._owner.link_hello(self._end_name), "serial": self._attempts},
             on_open=opened,
             on_frame=lambda frame: self._owner.link_frame(self._end_name, box[0], frame),
             on_closed=lambda why: self._owner.link_down(self._end_name, box[0] if box else None, why),
