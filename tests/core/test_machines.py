@@ -47,6 +47,8 @@ from understudy.core.messages import (
     SnapshotTaken,
 )
 from understudy.core.replica import Replica
+from understudy.core.s_cons import SCons
+from understudy.core.s_prod import SProd
 from understudy.core.view import Activated, Avail, Fail, Slot, Status
 from understudy.sim.state import freeze
 
@@ -292,3 +294,12 @@ def test_a_rejected_event_leaves_no_trace(machine: Machine, event: object) -> No
         machine.handle(event)
     assert freeze(machine) == before
     machine.check()
+
+
+def test_s_cons_refuses_a_bucket_that_does_not_rise() -> None:
+    s_cons = SCons(SProd())
+    s_cons.handle(IngressUp())
+    s_cons.handle(Data(Bucket(5)))
+    for number in (5, 4):
+        with pytest.raises(PeerError, match=f"bucket {number} came after 5"):
+            s_cons.handle(Data(Bucket(number)))
