@@ -121,7 +121,7 @@ def no_fencing(patch: Patch) -> None:
 
 def messages_overtake_views(patch: Patch) -> None:
     setup_of = random_schedules.setup_of
-    patch.setattr(random_schedules, "setup_of", lambda *a: replace(setup_of(*a), views_first=False))
+    patch.setattr(random_schedules, "setup_of", lambda *a: replace(setup_of(*a), views_travel=False))
 
 
 def forget_the_log(patch: Patch) -> None:

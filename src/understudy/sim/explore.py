@@ -8,6 +8,15 @@ not begun, since how they got there is the same every time.
 Faults are a budget: so many kills, gateway crashes and broken connections, each possible in every state in
 which a complete replica would survive it. One run over the budget (1 kill) covers every crash point of either
 replica and of the standby; a state in which budget is left and nothing else happens is also a run without.
+
+Some steps are not choices; they are taken as soon as they can be:
+
+* *Instant* steps, which by assumption take no time (`Bounds.instant`), and views that change nothing.
+* *Quiet* steps, once the budget is spent. A quiet step commutes with every other one: whichever is taken
+  first, the other can still be taken, and the state after both is the same. So every state in which nothing
+  can happen any more, and every violation on the way, is reached as well when the quiet step goes first. That
+  a kind of step is quiet is no opinion: `explore` with `reduced=False` and `prove_quiet=True` tries both
+  orders in every reachable state. Before a fault no step is quiet, since a fault destroys what is in flight.
 """
 
 from __future__ import annotations
@@ -19,11 +28,27 @@ from time import perf_counter
 from understudy.core.bucket import Bucket
 from understudy.core.buffer import Acks
 from understudy.core.errors import BrokenInvariant, PeerError
+from understudy.core.messages import Ack
+from understudy.core.view import Status
 from understudy.sim.checkers import Reference, Violation
 from understudy.sim.convergence import check_converged
-from understudy.sim.items import CONTROLLER, GATEWAY, Channel, Item, NewView, Setup
+from understudy.sim.items import (
+    CONTROLLER,
+    GATEWAY,
+    Acting,
+    Channel,
+    Down,
+    Item,
+    Moved,
+    NewView,
+    Setup,
+    Up,
+    WantState,
+)
 from understudy.sim.state import clone, freeze
 from understudy.sim.world import World
+
+Move = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +65,10 @@ class Bounds:
     lag_buckets: int = 0
     #: What takes no time: these happen before anything else can.
     instant: frozenset[str] = frozenset({"connect", "disk", "engine", "report"})
+    #: Whether quiet steps go first once no fault can follow.
+    reduced: bool = True
+    #: Whether to try quiet steps in both orders with every other step; only without reduction.
+    prove_quiet: bool = False
     #: Give up with what was seen so far after this many states; 0 means never.
     states_max: int = 0
 
@@ -51,6 +80,7 @@ class Explored:
     states: int = 0
     steps: int = 0
     ends: int = 0
+    commuted: int = 0
     seconds: float = 0.0
     whole: bool = True
 
@@ -61,13 +91,21 @@ class Faults:
     gateway_crashes: int
     flaps: int
 
+    @property
+    def spent(self) -> bool:
+        return not (self.kills or self.gateway_crashes or self.flaps)
+
 
 @dataclass(slots=True)
 class _Visit:
+    """One state: the world, the faults left, a hash per process, and what led here from the one before."""
+
     world: World
     faults: Faults
-    frozen: dict[str, Hashable]
-    moves: Iterator[tuple[str, ...]] = field(default_factory=lambda: iter(()))
+    frozen: dict[str, int] = field(default_factory=dict)
+    mark: int = 0
+    path: list[Move] = field(default_factory=list)
+    moves: Iterator[Move] = field(default_factory=lambda: iter(()))
 
 
 def explore(bounds: Bounds, *, progress: Callable[[Explored], None] | None = None) -> Explored:
@@ -75,34 +113,33 @@ def explore(bounds: Bounds, *, progress: Callable[[Explored], None] | None = Non
     explored = Explored()
     began = perf_counter()
     faults = Faults(bounds.kills, bounds.gateway_crashes, bounds.flaps)
-    first = _Visit(_steady(bounds), faults, {})
-    seen = {_fingerprint(first, GATEWAY)}
-    first.moves = iter(_moves(first, bounds))
+    first = _Visit(_steady(bounds), faults, path=[("begin",)])
+    _fingerprint(first, set())
+    seen = {first.mark}
+    first.moves = iter(_moves(first))
     stack = [first]
-    path: list[tuple[str, ...]] = [("begin",)]
     while stack:
-        visit = stack[-1]
-        move = next(visit.moves, None)
+        move = next(stack[-1].moves, None)
         if move is None:
             stack.pop()
-            path.pop()
             continue
         explored.steps += 1
+        path: list[Move] = []
         try:
-            after, touched = _make(visit, move)
-            mark = _fingerprint(after, touched)
-            if mark in seen:
+            after = _after(stack[-1], move, bounds, path)
+            if after.mark in seen:
                 continue
-            seen.add(mark)
-            moves = _moves(after, bounds)
-            if not any(each[0] == "step" for each in moves):
+            seen.add(after.mark)
+            moves = _moves(after)
+            if not moves:
                 explored.ends += 1
                 check_converged(after.world)
+            if bounds.prove_quiet:
+                explored.commuted += _prove_quiet(after, moves, bounds)
         except (Violation, PeerError, BrokenInvariant) as error:
-            raise _explained(error, [*path, move]) from error
+            raise _explained(error, [step for visit in stack for step in visit.path] + path) from error
         after.moves = iter(moves)
         stack.append(after)
-        path.append(move)
         explored.states = len(seen)
         if explored.states % 1_000 == 0:
             explored.seconds = perf_counter() - began
@@ -135,16 +172,13 @@ def _steady(bounds: Bounds) -> World:
     return world
 
 
-def _moves(visit: _Visit, bounds: Bounds) -> list[tuple[str, ...]]:
+# --- what may happen -------------------------------------------------------------------------------------
+
+
+def _moves(visit: _Visit) -> list[Move]:
+    """All choices in this state; none if it is an end."""
     world, faults = visit.world, visit.faults
-    moves: list[tuple[str, ...]] = []
-    for channel in world.channels:
-        item = world.head(channel)
-        if item is None:
-            continue
-        if channel[0] in bounds.instant or _to_a_bystander(world, channel, item):
-            return [("step", *channel)]
-        moves.append(("step", *channel))
+    moves: list[Move] = [("step", *channel) for channel in world.channels if world.head(channel) is not None]
     # A run in which nothing is left to do is over; what fails afterwards is the start of another one.
     if not moves:
         return moves
@@ -158,36 +192,108 @@ def _moves(visit: _Visit, bounds: Bounds) -> list[tuple[str, ...]]:
     return moves
 
 
-def _to_a_bystander(world: World, channel: Channel, item: Item) -> bool:
-    """Whether this is a view that a node without a seat looks at: nothing else can tell when it does."""
-    if not isinstance(item, NewView) or channel[1] not in world.nodes:
-        return False
-    node = world.nodes[channel[1]]
-    return node.token is None and item.view.slot_of(node.name) is None
+def _forced(world: World, faults: Faults, bounds: Bounds) -> Channel | None:
+    """A step that is no choice, if there is one."""
+    for channel in world.channels:
+        item = world.head(channel)
+        if item is None:
+            continue
+        if channel[0] in bounds.instant or _idle(world, channel, item):
+            return channel
+        if bounds.reduced and faults.spent and _quiet(world, channel, item):
+            return channel
+    return None
 
 
-def _make(visit: _Visit, move: tuple[str, ...]) -> tuple[_Visit, str]:
-    """The state after the move, and which process it changed."""
-    world, faults = _fork(visit.world), visit.faults
-    touched = ""
+def _idle(world: World, channel: Channel, item: Item) -> bool:
+    """Whether this is a view that changes nothing: nothing else can tell when it is looked at."""
+    match item:
+        case NewView(view) if (node := world.nodes.get(channel[1])) is not None:
+            return node.token is None and view.slot_of(node.name) is None
+        case NewView(view) | Acting(_, _, view):
+            seen = world.gateway.view
+            return seen is not None and seen.epoch >= view.epoch
+    return False
+
+
+def _quiet(world: World, channel: Channel, item: Item) -> bool:
+    """Whether no other step can tell when this one is taken.
+
+    What a replica acknowledges only adds to what ingress knows of that replica. A state on its way reaches a
+    standby that can do nothing before. That a standby came, or is active, changes nothing at the gateway
+    until that standby speaks. What egress acknowledges is only told by a snapshot, and none is taken once all
+    are active. `CSync` and `PSync` commute as well, but only because the machines are right about them: a
+    machine that is wrong about their order must still be found, so they are left to choice.
+    """
+    match item:
+        case Up(_, _, Ack()) | WantState() | Moved():
+            return True
+        case NewView(view) | Acting(_, _, view) if channel[1] == GATEWAY:
+            return all(seat.alive for seat in view.seats.values())
+        case Down(_, Ack()):
+            decided = world.controller.view
+            return decided is not None and all(s.status is Status.ACTIVE for s in decided.seats.values())
+    return False
+
+
+def _prove_quiet(visit: _Visit, moves: list[Move], bounds: Bounds) -> int:
+    """Try every quiet step in both orders with every other one; raises unless all commute. How many did."""
+    if not visit.faults.spent:
+        return 0
+    commuted = 0
+    for quiet in moves:
+        item = visit.world.head(quiet[1:])
+        if item is None or not _quiet(visit.world, quiet[1:], item):
+            continue
+        for other in moves:
+            if other == quiet:
+                continue
+            ends = {_after_both(visit, quiet, other, bounds), _after_both(visit, other, quiet, bounds)}
+            if len(ends) > 1:
+                raise Violation("quiet", f"{' '.join(quiet)} does not commute with {' '.join(other)}")
+            commuted += 1
+    return commuted
+
+
+def _after_both(visit: _Visit, first: Move, second: Move, bounds: Bounds) -> int:
+    path: list[Move] = []
+    between = _after(visit, first, bounds, path)
+    if ("forced", *second[1:]) in path:
+        # After the first one nothing can tell any more when the second is taken, so it has been.
+        return between.mark
+    if second not in _moves(between):
+        raise Violation("quiet", f"{' '.join(second)} is not possible after {' '.join(first)}")
+    return _after(between, second, bounds, []).mark
+
+
+# --- making it happen ------------------------------------------------------------------------------------
+
+
+def _after(visit: _Visit, move: Move, bounds: Bounds, path: list[Move]) -> _Visit:
+    """The state after the move and all that is forced by it. `path` tells what happened, also if it fails."""
+    world, owned = _fork(visit.world), set[str]()
+    faults = visit.faults
+    path.append(move)
     match move:
         case ("step", *channel):
-            touched = channel[1]
-            _own(world, touched)
-            world.step(tuple(channel))
+            _step(world, tuple(channel), owned)
         case ("kill", name):
             faults = replace(faults, kills=faults.kills - 1)
             world.kill(name)
         case ("crash",):
-            touched = GATEWAY
             faults = replace(faults, gateway_crashes=faults.gateway_crashes - 1)
-            _own(world, GATEWAY)
+            _own(world, GATEWAY, owned)
             world.crash_gateway()
         case ("flap", name):
             faults = replace(faults, flaps=faults.flaps - 1)
             conn = next(conn for conn in world.open if conn.name == name)
             world.sever(conn, (GATEWAY, conn.node))
-    return _Visit(world, faults, visit.frozen), touched
+    while (forced := _forced(world, faults, bounds)) is not None:
+        path.append(("forced", *forced))
+        _step(world, forced, owned)
+    after = _Visit(world, faults, visit.frozen, path=path)
+    _fingerprint(after, owned)
+    return after
 
 
 def _fork(world: World) -> World:
@@ -200,7 +306,15 @@ def _fork(world: World) -> World:
     return fork
 
 
-def _own(world: World, name: str) -> None:
+def _step(world: World, channel: Channel, owned: set[str]) -> None:
+    _own(world, channel[1], owned)
+    world.step(channel)
+
+
+def _own(world: World, name: str, owned: set[str]) -> None:
+    if name in owned:
+        return
+    owned.add(name)
     if name == GATEWAY:
         world.gateway = clone(world.gateway)
     elif name == CONTROLLER:
@@ -209,22 +323,19 @@ def _own(world: World, name: str) -> None:
         world.nodes[name] = clone(world.nodes[name])
 
 
-def _fingerprint(visit: _Visit, touched: str) -> int:
-    """A number for the state. Only the process that changed is looked at anew."""
-    world = visit.world
-    names: list[str] = [GATEWAY, CONTROLLER, *world.nodes]
-    frozen: dict[str, Hashable] = {}
-    for name in names:
-        if name != touched and name in visit.frozen:
-            frozen[name] = visit.frozen[name]
-        else:
-            frozen[name] = hash(freeze(world.process(name)))
-    visit.frozen = frozen
+def _fingerprint(visit: _Visit, changed: set[str]) -> None:
+    """Give the state its number. Only the processes that changed are looked at anew."""
+    world, known = visit.world, visit.frozen
+    visit.frozen = {
+        name: known[name] if name in known and name not in changed else hash(freeze(world.process(name)))
+        for name in (GATEWAY, CONTROLLER, *world.nodes)
+    }
     channels: frozenset[tuple[Channel, object]] = frozenset(world.channels.items())
-    return hash((tuple(frozen.items()), channels, frozenset(world.open), visit.faults))
+    facts: Hashable = (frozenset(visit.frozen.items()), channels, frozenset(world.open), visit.faults)
+    visit.mark = hash(facts)
 
 
-def _explained(error: Exception, path: list[tuple[str, ...]]) -> Violation:
+def _explained(error: Exception, path: list[Move]) -> Violation:
     invariant = error.invariant if isinstance(error, Violation) else "sound"
     steps = "\n".join(f"  {number:>4} {' '.join(move)}" for number, move in enumerate(path))
     return Violation(invariant, f"{error}\nthe path:\n{steps}")

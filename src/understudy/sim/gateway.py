@@ -4,9 +4,10 @@ Of a gateway only the disk outlives a crash: the log of sealed buckets, trimmed 
 the sink with its position. A restarted gateway reads the newest view, builds both machines anew from it and
 from the disk, and waits for the replicas to connect.
 
-Every message must come from a seat that the gateway's view holds, and waits until the gateway has seen the
-view that its sender acted on. Without the second rule a `CSync` could overtake the news of the standby that
-it is about, and nothing would be kept for that standby.
+Every message must come from a seat that the gateway's view holds. A view reaches the gateway from the
+controller or, ahead of what they do because of it, from the replicas that act on it, whichever is sooner.
+Without the second way a `CSync` could overtake the news of the standby that it is about, and nothing would be
+kept for that standby.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from understudy.sim.items import (
     CONTROLLER,
     ENDS,
     GATEWAY,
+    Acting,
     Conn,
     Down,
     Hello,
@@ -109,8 +111,9 @@ class Gateway:
             return False
         if isinstance(item, Seal):
             return not self.ingress.full and world.may_seal(self.disk.sealed_count)
-        if isinstance(item, Hello | Up) and (self.setup.views_first or isinstance(item, Hello)):
-            return self.view is not None and self.view.epoch >= item.view_epoch
+        if isinstance(item, Hello):
+            seen = self.view.epoch if self.view is not None else 0
+            return seen > 0 and (self.setup.views_travel or seen >= item.view.epoch)
         return True
 
     def take(self, item: Item, world: World) -> None:
@@ -132,6 +135,9 @@ class Gateway:
                 self._lost(conn, world)
             case NewView(view):
                 self._view(view, world)
+            case Acting(conn, token, view):
+                if self.setup.views_travel and self.conns.get((token.slot, conn.end)) == conn:
+                    self._view(view, world)
             case SuspectNow(token, end):
                 self._suspect(token, end, world)
             case Restart():
@@ -205,6 +211,8 @@ class Gateway:
 
     def _hello(self, hello: Hello, world: World) -> None:
         slot, end = hello.token.slot, hello.conn.end
+        if self.setup.views_travel:
+            self._view(hello.view, world)
         if not self._holds(hello.token):
             world.sever(hello.conn, (hello.conn.node,))
             return
@@ -256,6 +264,8 @@ class Gateway:
     # --- views -------------------------------------------------------------------------------------------
 
     def _view(self, view: View, world: World) -> None:
+        if self.view is not None and view.epoch <= self.view.epoch:
+            return
         old, self.view = self.view, view
         for change in changes(old, view):
             if isinstance(change, Seated):

@@ -36,8 +36,8 @@ class Setup:
     detach_replaced: bool = True
     #: Whether the gateway suspects a node that does not reconnect. Without, only membership tells.
     suspicion: bool = True
-    #: Whether a message from a later view waits until its receiver has that view too.
-    views_first: bool = True
+    #: Whether a view reaches the gateway also through those who act on it, before what they say next.
+    views_travel: bool = True
     #: Whether messages from a seat that the view does not hold are refused.
     fencing: bool = True
 
@@ -75,7 +75,7 @@ class Hello:
 
     conn: Conn
     token: Token
-    view_epoch: int
+    view: View
     through: BucketId
     version: int
     checkpoint: BucketId
@@ -83,12 +83,20 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """A replica's message to the gateway, with the epoch of the view that its sender acted on."""
+    """A replica's message to the gateway."""
 
     conn: Conn
     token: Token
-    view_epoch: int
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """A replica tells the gateway which view it acts on from here on."""
+
+    conn: Conn
+    token: Token
+    view: View
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +201,7 @@ class Restart:
 Item = (
     Hello
     | Up
+    | Acting
     | Down
     | Lost
     | Connect

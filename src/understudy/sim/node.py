@@ -46,6 +46,7 @@ from understudy.sim.items import (
     CONTROLLER,
     ENDS,
     GATEWAY,
+    Acting,
     Computed,
     Conn,
     Connect,
@@ -168,8 +169,8 @@ class Node:
         conn = self.conns.get(end)
         if conn is None or conn not in world.open:
             return
-        assert self.token is not None and self.view is not None
-        world.post(("link", GATEWAY, conn.name), Up(conn, self.token, self.view.epoch, message))
+        assert self.token is not None
+        world.post(("link", GATEWAY, conn.name), Up(conn, self.token, message))
 
     def _computed(self, buckets: tuple[Bucket, ...], world: World) -> None:
         for bucket in self.engine.advance(buckets):
@@ -188,7 +189,7 @@ class Node:
         world.open.add(conn)
         s_cons = self.replica.s_cons
         stands = (s_cons.handed, s_cons.version, s_cons.checkpoint)
-        hello = Hello(conn, self.token, self.view.epoch, *stands)
+        hello = Hello(conn, self.token, self.view, *stands)
         world.post(("link", GATEWAY, conn.name), hello)
         self._drive(IngressUp() if end == BELOW else EgressUp(), world)
 
@@ -202,6 +203,9 @@ class Node:
         if not view.holds(self.token.slot, self.name, self.token.epoch) and self.setup.fencing:
             world.fence(self.name)
             return
+        for conn in self.conns.values():
+            if conn is not None and conn in world.open:
+                world.post(("link", GATEWAY, conn.name), Acting(conn, self.token, view))
         self._changed(old, view, world)
 
     def _changed(self, old: View | None, view: View, world: World) -> None:

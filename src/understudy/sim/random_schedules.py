@@ -31,6 +31,7 @@ from understudy.sim.convergence import check_converged
 from understudy.sim.items import (
     CONTROLLER,
     GATEWAY,
+    Acting,
     Down,
     Hello,
     Item,
@@ -182,9 +183,9 @@ class Chaos:
 
 def _hot(item: Item) -> bool:
     match item:
-        case Moved() | SnapshotLinked() | MoverMet() | NewView() | Hello():
+        case Moved() | SnapshotLinked() | MoverMet() | NewView() | Acting() | Hello():
             return True
-        case Up(_, _, _, CSync() | PSync()) | Down(_, Reverse()):
+        case Up(_, _, CSync() | PSync()) | Down(_, Reverse()):
             return True
     return False
 

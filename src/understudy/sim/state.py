@@ -21,7 +21,11 @@ from understudy.sim.node import Node
 
 T = TypeVar("T")
 
+#: Types whose values are their own copy and their own frozen form.
+_PLAIN = frozenset({int, str, bool, float, type(None), tuple, frozenset})
+
 _MUTABLE = (Machine, MarkedBuffer, _Entry, Controller, ControllerProcess, SimEngine, Disk, Gateway, Node)
+_known: dict[type, bool] = {}
 _STORY = frozenset({"_story", "_events_handled", "caught_up", "setup", "name"})
 
 
@@ -30,8 +34,17 @@ def clone(value: T) -> T:
     return _clone(value, {})  # type: ignore[no-any-return]
 
 
+def _walked(kind: type) -> bool:
+    """Whether values of this type are copied and frozen field by field. Asked too often to look twice."""
+    if kind not in _known:
+        _known[kind] = issubclass(kind, _MUTABLE)
+    return _known[kind]
+
+
 def _clone(value: Any, seen: dict[int, Any]) -> Any:
     kind = type(value)
+    if kind in _PLAIN:
+        return value
     if kind is dict:
         return {key: _clone(each, seen) for key, each in value.items()}
     if kind is set:
@@ -40,7 +53,7 @@ def _clone(value: Any, seen: dict[int, Any]) -> Any:
         return [_clone(each, seen) for each in value]
     if kind is deque:
         return deque(value, value.maxlen)
-    if not isinstance(value, _MUTABLE):
+    if not _walked(kind):
         return value
     if id(value) in seen:
         return seen[id(value)]
@@ -54,13 +67,15 @@ def _clone(value: Any, seen: dict[int, Any]) -> Any:
 def freeze(value: Any) -> Hashable:
     """Something hashable that is equal exactly if the state is."""
     kind = type(value)
+    if kind in _PLAIN:
+        return value  # type: ignore[no-any-return]
     if kind is dict:
-        return tuple((key, freeze(each)) for key, each in value.items())
+        return frozenset((key, freeze(each)) for key, each in value.items())
     if kind is set:
         return frozenset(value)
     if kind is list or kind is deque:
         return tuple(value)
-    if isinstance(value, _MUTABLE):
+    if _walked(kind):
         return tuple(freeze(each) for name, each in _fields(value) if name not in _STORY and name != "above")
     if isinstance(value, Enum):
         return value.value  # type: ignore[no-any-return]

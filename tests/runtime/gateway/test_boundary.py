@@ -19,9 +19,14 @@ from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted, NotYet
-from understudy.runtime.transport.wire import frames_of
+from understudy.runtime.transport.wire import Frame, frames_of
 
 ACTIVE, STDBY, DEAD = Status.ACTIVE, Status.STDBY, Status.DEAD
+BOTH = (Seat("a", 1, ACTIVE), Seat("b", 1, ACTIVE))
+
+
+def view_of(epoch: int, prim: Seat, sec: Seat) -> View:
+    return View(epoch, {Slot.PRIM: prim, Slot.SEC: sec})
 
 
 class Around:
@@ -69,11 +74,14 @@ class Gate:
         )
 
     def view(self, epoch: int, prim: Seat, sec: Seat) -> None:
-        self.boundary.on_view(View(epoch, {Slot.PRIM: prim, Slot.SEC: sec}))
+        self.boundary.on_view(view_of(epoch, prim, sec))
         self.settle()
 
-    def attach(self, end: str, slot: Slot, node: str, epoch: int, view: int, **position: int) -> Replica:
-        hello = {"slot": slot.value, "node": node, "epoch": epoch, "view": view}
+    def attach(
+        self, end: str, slot: Slot, node: str, epoch: int, view: View | None = None, **position: int
+    ) -> Replica:
+        seen = view or self.boundary.view or view_of(1, *BOTH)
+        hello = {"slot": slot.value, "node": node, "epoch": epoch, "view": seen.to_json()}
         accepted = self.boundary.admit(end)(
             {**hello, "through": NOTHING, "version": 0, "checkpoint": NOTHING, "serial": 1, **position}
         )
@@ -108,9 +116,13 @@ class Replica:
         self.closed.append(why)
         self._accepted.on_closed(why)
 
-    def says(self, *messages: Message, view: int, epoch: int | None = None) -> None:
-        for frame in frames_of(messages, self._epoch if epoch is None else epoch, view):
+    def says(self, *messages: Message, epoch: int | None = None) -> None:
+        for frame in frames_of(messages, self._epoch if epoch is None else epoch):
             self._accepted.on_frame(frame)
+        self._gate.settle()
+
+    def acts_on(self, view: str) -> None:
+        self._accepted.on_frame(Frame({"kind": "view", "view": view}))
         self._gate.settle()
 
 
@@ -121,18 +133,15 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     gate.actor.end()
 
 
-BOTH = (Seat("a", 1, ACTIVE), Seat("b", 1, ACTIVE))
-
-
 def test_sources_wait_while_the_buffer_is_full_and_go_on_when_it_drains(gate: Gate) -> None:
     gate.view(1, *BOTH)
-    a = gate.attach(INGRESS, Slot.PRIM, "a", 1, view=1)
-    b = gate.attach(INGRESS, Slot.SEC, "b", 1, view=1)
+    a = gate.attach(INGRESS, Slot.PRIM, "a", 1)
+    b = gate.attach(INGRESS, Slot.SEC, "b", 1)
     gate.seal(1, 2)
     assert not gate.around.has_room
-    a.says(Ack(2), view=1)
+    a.says(Ack(2))
     assert not gate.around.has_room, "the other replica still needs them"
-    b.says(Ack(2), view=1)
+    b.says(Ack(2))
     assert gate.around.has_room
     assert gate.around.trimmed[-1] == 2
 
@@ -140,58 +149,87 @@ def test_sources_wait_while_the_buffer_is_full_and_go_on_when_it_drains(gate: Ga
 def test_what_does_not_fit_waits_its_turn(gate: Gate) -> None:
     gate.view(1, *BOTH)
     replicas = [
-        gate.attach(INGRESS, Slot.PRIM, "a", 1, view=1),
-        gate.attach(INGRESS, Slot.SEC, "b", 1, view=1),
+        gate.attach(INGRESS, Slot.PRIM, "a", 1),
+        gate.attach(INGRESS, Slot.SEC, "b", 1),
     ]
     gate.seal(1, 2, 3, 4, 5)
     assert gate.boundary.ingress is not None
     assert len(gate.boundary.ingress.buffer) == 2
     for number in (2, 4, 5):
         for replica in replicas:
-            replica.says(Ack(number), view=1)
+            replica.says(Ack(number))
     assert gate.around.trimmed[-1] == 5
     assert gate.around.has_room
 
 
 def test_only_the_seat_that_the_view_holds_is_let_in(gate: Gate) -> None:
     with pytest.raises(NotYet):
-        gate.attach(INGRESS, Slot.PRIM, "a", 1, view=1)
+        gate.attach(INGRESS, Slot.PRIM, "a", 1)
     gate.view(3, Seat("c", 3, STDBY), Seat("b", 1, ACTIVE))
     with pytest.raises(Fenced):
-        gate.attach(INGRESS, Slot.PRIM, "a", 1, view=3)
-    with pytest.raises(NotYet):
-        gate.attach(EGRESS, Slot.SEC, "b", 1, view=4)
+        gate.attach(INGRESS, Slot.PRIM, "a", 1)
     with pytest.raises(PeerError, match="must name"):
         gate.boundary.admit(EGRESS)({"slot": "THIRD"})
 
 
 def test_a_message_of_another_epoch_closes_its_connection_and_changes_nothing(gate: Gate) -> None:
     gate.view(1, *BOTH)
-    a = gate.attach(INGRESS, Slot.PRIM, "a", 1, view=1)
-    gate.attach(INGRESS, Slot.SEC, "b", 1, view=1)
+    a = gate.attach(INGRESS, Slot.PRIM, "a", 1)
+    gate.attach(INGRESS, Slot.SEC, "b", 1)
     gate.seal(1, 2)
-    a.says(Ack(2), view=1, epoch=0)
+    a.says(Ack(2), epoch=0)
     assert "epoch 0" in a.closed[0]
     assert max(gate.around.trimmed, default=0) < 1
     assert ("suspected", {"node": "a", "epoch": 1, "by": "gateway"}) in gate.around.reports
 
 
-def test_a_csync_waits_for_the_view_of_the_standby_that_it_is_about(gate: Gate) -> None:
+def test_a_view_comes_with_the_replica_that_acts_on_it_before_what_that_replica_does(gate: Gate) -> None:
     gate.view(2, Seat("a", 1, DEAD), Seat("b", 1, ACTIVE))
-    b = gate.attach(INGRESS, Slot.SEC, "b", 1, view=2)
+    b = gate.attach(INGRESS, Slot.SEC, "b", 1)
     gate.seal(1, 2)
-    # Replica b has seen view 3, which seats a standby; the gateway has not.
-    b.says(Ack(1), CSync(1, 1), Ack(2), view=3)
-    assert max(gate.around.trimmed, default=0) < 1
-    gate.view(3, Seat("c", 3, STDBY), Seat("b", 1, ACTIVE))
+    b.acts_on(view_of(3, Seat("c", 3, STDBY), Seat("b", 1, ACTIVE)).to_json())
+    b.says(Ack(1), CSync(1, 1), Ack(2))
     assert gate.boundary.ingress is not None
     assert [bucket.number for bucket in gate.boundary.ingress.buffer] == [2], "kept for the standby"
+    # The controller's own word comes later, an older one first: neither changes anything.
+    gate.view(2, Seat("a", 1, DEAD), Seat("b", 1, ACTIVE))
+    assert gate.boundary.view is not None
+    assert gate.boundary.view.epoch == 3
+    assert b.closed == []
+
+
+def test_a_hello_brings_the_view_that_gave_the_seat(gate: Gate) -> None:
+    gate.view(1, *BOTH)
+    seen = view_of(3, Seat("c", 3, STDBY), Seat("b", 1, ACTIVE))
+    gate.attach(INGRESS, Slot.PRIM, "c", 3, view=seen)
+    assert gate.boundary.view == seen
+    with pytest.raises(Fenced):
+        gate.attach(INGRESS, Slot.PRIM, "a", 1)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "{}",
+        "not JSON",
+        View(9, {Slot.PRIM: Seat("a", 1, ACTIVE)}).to_json(),
+        view_of(9, Seat("x", 1, ACTIVE), Seat("b", 1, ACTIVE)).to_json(),
+    ],
+)
+def test_a_view_that_cannot_follow_closes_its_connection_and_changes_nothing(
+    gate: Gate, nonsense: str
+) -> None:
+    gate.view(1, *BOTH)
+    a = gate.attach(INGRESS, Slot.PRIM, "a", 1)
+    a.acts_on(nonsense)
+    assert "broke the protocol" in a.closed[0]
+    assert gate.boundary.view == view_of(1, *BOTH)
 
 
 def test_a_late_hello_does_not_replace_the_connection_that_came_after_it(gate: Gate) -> None:
     gate.view(1, *BOTH)
-    newer = gate.attach(INGRESS, Slot.PRIM, "a", 1, view=1, serial=2)
-    older = gate.attach(INGRESS, Slot.PRIM, "a", 1, view=1, serial=1)
+    newer = gate.attach(INGRESS, Slot.PRIM, "a", 1, serial=2)
+    older = gate.attach(INGRESS, Slot.PRIM, "a", 1, serial=1)
     assert older.closed == ["a newer connection is there"]
     assert newer.closed == []
     assert gate.around.reports == []

@@ -4,6 +4,12 @@ Everything here runs on one actor. Connections are let in only for a seat that t
 slot and seat epoch must match (`View.holds`), and every message repeats the epoch. When a connection
 breaks, the machines are told at once, and the controller gets a suspicion. What the controller decides
 comes back as a view.
+
+A view comes from the controller, and from every replica ahead of what it does because of that view, whichever
+is sooner. Otherwise the active replica's `CSync` could overtake the news of the standby that it is about, and
+what that standby needs would not be kept; and a gateway that is cut off from the coordination service while
+the nodes are not would hold up their output. Only the first view must come from the controller: a replica may
+have slept through its own burial, and a gateway that has just started could not tell.
 """
 
 from __future__ import annotations
@@ -16,10 +22,10 @@ from typing import Any, Protocol
 
 from understudy.core.bucket import Bucket, BucketId
 from understudy.core.egress import Egress
-from understudy.core.errors import Fenced, PeerError
+from understudy.core.errors import BrokenInvariant, Fenced, PeerError
 from understudy.core.ingress import Ingress
 from understudy.core.instructions import Deliver, FoldedIn, Instruction, Send, Trimmed
-from understudy.core.messages import Attached, Delivered, Detached, From, Sealed
+from understudy.core.messages import Attached, Delivered, Detached, From, Message, Sealed
 from understudy.core.view import Activated, Fail, Seated, Slot, Status, View, changes
 from understudy.runtime.actor import Actor
 from understudy.runtime.recording import Recorder
@@ -74,7 +80,6 @@ class Boundary:
         self._folded: dict[Slot, set[str]] = {}
         self._absent_since: dict[Slot, float] = {}
         self._newest: dict[tuple[Slot, str], tuple[int, int]] = {}
-        self._held: dict[Channel, deque[tuple[Slot, str, str, Frame]]] = {}
         self.view: View | None = None
         self.ingress: Ingress | None = None
         self.egress: Egress | None = None
@@ -103,8 +108,8 @@ class Boundary:
         """The handler for replicas that connect to this end."""
 
         def handler(hello: Mapping[str, Any]) -> Accepted:
-            slot, node, epoch, seen = _seat_of(hello)
-            self._check_seat(slot, node, epoch, seen)
+            slot, node, epoch, seen = _claim_of(hello)
+            _check_seat(self._newer(seen), slot, node, epoch)
             box: list[Channel] = []
 
             def opened(channel: Channel) -> None:
@@ -121,16 +126,18 @@ class Boundary:
 
         return handler
 
-    def _check_seat(self, slot: Slot, node: str, epoch: int, seen: int) -> None:
+    def _newer(self, seen: View) -> View:
+        """The newer one of this gateway's view and another's."""
         view = self.view
-        if view is None or max(epoch, seen) > view.epoch:
-            raise NotYet("the view that gave you this seat has not reached me")
-        if not view.holds(slot, node, epoch):
-            raise Fenced(f"{node} does not hold {slot.value} since epoch {epoch} any more")
+        if view is None:
+            raise NotYet("no view has reached the gateway")
+        return seen if seen.epoch > view.epoch else view
 
     # --- on the actor: views -----------------------------------------------------------------------------
 
     def _view(self, view: View) -> None:
+        if self.view is not None and view.epoch <= self.view.epoch:
+            return
         old, self.view = self.view, view
         self._recorder.view(view)
         if self.ingress is None or self.egress is None:
@@ -144,7 +151,6 @@ class Boundary:
             if isinstance(change, Activated) and change.slot not in self.ingress.sending:
                 for end in self._drop(change.slot, "it must attach again as an active replica"):
                     self._handle(end, Detached(change.slot))
-        self._let_held_go()
         # A dead replica's buckets are gone now, so there may be room.
         self._seal_waiting()
 
@@ -177,7 +183,9 @@ class Boundary:
 
     def _open(self, slot: Slot, end: str, channel: Channel, hello: dict[str, Any]) -> None:
         try:
-            self._check_seat(*_seat_of(hello))
+            slot, node, epoch, seen = _claim_of(hello)
+            self._relayed(seen)
+            _check_seat(self._newer(seen), slot, node, epoch)
             attached = Attached(slot, hello["through"], hello["version"], hello["checkpoint"])
             serial = (int(hello["epoch"]), int(hello["serial"]))
         except (NotYet, PeerError, KeyError, TypeError, ValueError) as problem:
@@ -202,40 +210,26 @@ class Boundary:
         if frame.kind == "stats":
             self._around.stats(node, frame.head)
             return
-        if type(frame.head.get("view")) is not int:
-            channel.close("it broke the protocol: a message does not name the view that its sender acts on")
-            return
-        held = self._held.setdefault(channel, deque())
-        if held or not self._has_seen(frame.head.get("view")):
-            held.append((slot, end, node, frame))
-        else:
-            self._admitted_frame(slot, end, channel, node, frame)
-
-    def _has_seen(self, view_epoch: object) -> bool:
-        """Whether the view that a replica acted on has arrived here.
-
-        Until then its messages wait. Otherwise the active replica's `CSync` could overtake the news of the
-        standby that it is about, and what that standby needs would not be kept.
-        """
-        return type(view_epoch) is int and self.view is not None and view_epoch <= self.view.epoch
-
-    def _let_held_go(self) -> None:
-        for channel, held in list(self._held.items()):
-            while held and self._has_seen(held[0][3].head.get("view")) and not channel.closed:
-                slot, end, node, frame = held.popleft()
-                self._admitted_frame(slot, end, channel, node, frame)
-
-    def _admitted_frame(self, slot: Slot, end: str, channel: Channel, node: str, frame: Frame) -> None:
-        if frame.head.get("epoch") != channel.epoch:
-            channel.close(f"a message of epoch {frame.head.get('epoch')} came, this seat has {channel.epoch}")
-            return
         try:
-            messages = messages_of(frame)
+            if frame.kind == "view":
+                self._relayed(View.from_json(str(frame.head.get("view"))))
+                return
+            messages = _messages_of(frame, channel.epoch)
         except PeerError as problem:
             channel.close(f"it broke the protocol: {problem}")
             return
         for message in messages:
             self._guarded(channel, end, From(slot, message))
+
+    def _relayed(self, view: View) -> None:
+        """A replica acts on this view. Raises `PeerError` if it cannot follow the one that is here."""
+        if self.view is None or view.epoch <= self.view.epoch:
+            return
+        try:
+            changes(self.view, view)
+        except BrokenInvariant as problem:
+            raise PeerError(f"view {view.epoch} does not follow {self.view.epoch}: {problem}") from problem
+        self._view(view)
 
     def _guarded(self, channel: Channel, end: str, event: object) -> None:
         """Let the machine handle what a peer caused. A peer that breaks the protocol is cut off."""
@@ -248,8 +242,6 @@ class Boundary:
             channel.close(f"it broke the protocol: {str(problem).splitlines()[0]}")
 
     def _closed(self, slot: Slot, end: str, channel: Channel | None, node: str, why: str) -> None:
-        if channel is not None:
-            self._held.pop(channel, None)
         if channel is None or self._channels.get((slot, end)) is not channel:
             return
         del self._channels[slot, end]
@@ -325,12 +317,23 @@ class Boundary:
             self._around.report("folded_in", {"slot": slot.value, "epoch": self.view.seats[slot].epoch})
 
 
-def _seat_of(hello: Mapping[str, Any]) -> tuple[Slot, str, int, int]:
-    """Slot, node and seat epoch that a replica claims, and the epoch of the view it acts on."""
+def _claim_of(hello: Mapping[str, Any]) -> tuple[Slot, str, int, View]:
+    """Slot, node and seat epoch that a replica claims, and the view it acts on."""
     try:
         slot, node, epoch, seen = Slot(hello["slot"]), hello["node"], hello["epoch"], hello["view"]
     except (KeyError, ValueError) as problem:
         raise PeerError(f"a replica must name slot, node, epoch and view: {problem}") from problem
-    if not isinstance(node, str) or type(epoch) is not int or type(seen) is not int:
+    if not isinstance(node, str) or type(epoch) is not int or not isinstance(seen, str):
         raise PeerError(f"a replica must name slot, node, epoch and view, not {node!r}, {epoch!r}, {seen!r}")
-    return slot, node, epoch, seen
+    return slot, node, epoch, View.from_json(seen)
+
+
+def _messages_of(frame: Frame, epoch: int) -> list[Message]:
+    if frame.head.get("epoch") != epoch:
+        raise PeerError(f"a message of epoch {frame.head.get('epoch')}, its seat has {epoch}")
+    return messages_of(frame)
+
+
+def _check_seat(view: View, slot: Slot, node: str, epoch: int) -> None:
+    if not view.holds(slot, node, epoch):
+        raise Fenced(f"{node} does not hold {slot.value} since epoch {epoch} any more")

@@ -90,7 +90,7 @@ class SeatTaken:
             output_bytes_max=settings.output_bytes_max,
         )
         self._actor = Actor("replica", on_failure)
-        self._worker = Worker(segment, self, lambda: bool(self._replica.s_cons.queue))
+        self._worker = Worker(segment, self)
         self._links = {
             end: Link(
                 end,
@@ -138,11 +138,12 @@ class SeatTaken:
 
     def _new_view(self, view: View) -> None:
         old, self._view = self._view, view
-        for channel in self._channels.values():
-            channel.view_epoch = view.epoch
         if not view.holds(self.slot, self._name, self.epoch):
             self._on_fenced(f"view {view.epoch} gives {self.slot.value} to another node or calls it dead")
             return
+        # The gateway hears of the view from the controller too, but must not hear of it after what follows.
+        for channel in self._channels.values():
+            channel.send(Frame({"kind": "view", "view": view.to_json()}))
         for change in changes(old, view):
             match change:
                 case Fail(slot) if slot is not self.slot:
@@ -200,7 +201,7 @@ class SeatTaken:
                 "slot": self.slot.value,
                 "node": self._name,
                 "epoch": self.epoch,
-                "view": self._view.epoch,
+                "view": self._view.to_json(),
             }
             if end == INGRESS:
                 return {
@@ -215,8 +216,9 @@ class SeatTaken:
 
     def link_up(self, end: str, channel: Channel) -> None:
         def up() -> None:
-            channel.view_epoch = self._view.epoch
             self._channels[end] = channel
+            # The hello may have been said under an older one.
+            channel.send(Frame({"kind": "view", "view": self._view.to_json()}))
             self._handle(IngressUp() if end == INGRESS else EgressUp())
 
         self._actor.post(up)

@@ -57,8 +57,6 @@ class Channel:
     ) -> None:
         self.name = name
         self.epoch = epoch
-        #: The epoch of the view that this side acts on; it goes with every message.
-        self.view_epoch = 0
         self.beat_s = beat_s
         self.silence_s = silence_s
         self.heard_at = time.monotonic()
@@ -146,12 +144,12 @@ class Channel:
             if item is None:
                 break
             if isinstance(item, Frame):
-                frames += frames_of(run, self.epoch, self.view_epoch)
+                frames += frames_of(run, self.epoch)
                 run = []
                 frames.append(item)
             else:
                 run.append(item)
-        return frames + frames_of(run, self.epoch, self.view_epoch)
+        return frames + frames_of(run, self.epoch)
 
     def read_until_closed(self, reader: Any) -> None:
         """Pass on what arrives until the channel closes or breaks."""

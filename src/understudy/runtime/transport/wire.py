@@ -98,13 +98,12 @@ def hello_of(command: bytes | None) -> dict[str, Any]:
     return hello
 
 
-def frames_of(messages: Sequence[Message], epoch: int, view: int = 0) -> list[Frame]:
+def frames_of(messages: Sequence[Message], epoch: int) -> list[Frame]:
     """Protocol messages as frames, in order; runs of buckets share a frame.
 
-    `epoch` is that of the sender's seat, `view` that of the view it acts on.
+    `epoch` is that of the sender's seat.
     """
-    frames = _frames_of(messages)
-    return [Frame({**frame.head, "epoch": epoch, "view": view}, frame.bodies) for frame in frames]
+    return [Frame({**frame.head, "epoch": epoch}, frame.bodies) for frame in _frames_of(messages)]
 
 
 def _frames_of(messages: Sequence[Message]) -> list[Frame]:
