@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from understudy.core.bucket import NOTHING
 from understudy.engine.horizon import horizon_of
-from understudy.engine.jvm import JAVA_HOME_VARIABLE, find_java, start_jvm
+from understudy.engine.jvm import JAVA_HOME_VARIABLE, find_java, start_jvm, sweep
 from understudy.flow.errors import EnvironmentFailed
 
 
@@ -33,6 +36,24 @@ def test_a_java_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
     fake.chmod(0o755)
     with pytest.raises(EnvironmentFailed, match=r"exit code 7.*no heap for you"):
         start_jvm(java=find_java(tmp_path))
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = tmp_path / f"understudy-{gone.pid}-abc"
+    kept = [
+        tmp_path / f"understudy-{os.getpid()}-abc",
+        tmp_path / "understudy-study-abc",
+        tmp_path / "others",
+    ]
+    for folder in (left, *kept):
+        (folder / "inside").mkdir(parents=True)
+    sweep()
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
 
 
 @pytest.mark.parametrize(

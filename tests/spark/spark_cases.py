@@ -140,6 +140,27 @@ def visits(a: DataFrame) -> DataFrame:
     )
 
 
+def _tally(key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """Says at every call how often it was called for a key and what came to it so far: no timers."""
+    calls, total = state.get if state.exists else (0, 0)
+    newest = pd.Timestamp(0)
+    for frame in frames:
+        total += int(frame["v"].sum())
+        newest = max(newest, frame["ts"].max())
+    state.update((calls + 1, total))
+    yield pd.DataFrame({"k": [key[0]], "calls": [calls + 1], "total": [total], "at": [newest]})
+
+
+def tallies(a: DataFrame) -> DataFrame:
+    return a.groupBy("k").applyInPandasWithState(
+        _tally,
+        "k string, calls long, total long, at timestamp",
+        "calls long, total long",
+        "append",
+        GroupStateTimeout.NoTimeout,
+    )
+
+
 def first_in_bucket_model(tables: Mapping[str, pa.Table]) -> pa.Table:
     """A key is remembered until the boundary after its first row, less the watermark's millisecond."""
     first_us: dict[str, int] = {}
@@ -170,6 +191,23 @@ def visits_model(tables: Mapping[str, pa.Table]) -> pa.Table:
     return pa.Table.from_pylist(out, schema)
 
 
+def tallies_model(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """One call for each key and bucket that has rows."""
+    calls: dict[str, int] = {}
+    totals: dict[str, int] = {}
+    said: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in tables["a"].to_pylist():
+        key, time_us = row["k"], _us(row["ts"])
+        call = (time_us // WIDTH_US, key)
+        calls[key] = calls.get(key, 0) + (call not in said)
+        totals[key] = totals.get(key, 0) + row["v"]
+        # The stream is in order of time: the last row of a call is its newest.
+        said[call] = {"k": key, "calls": calls[key], "total": totals[key], "at": time_us}
+    columns = [("k", pa.string()), ("calls", pa.int64()), ("total", pa.int64())]
+    schema = pa.schema([*columns, ("at", pa.timestamp("us", tz="UTC"))])
+    return pa.Table.from_pylist(list(said.values()), schema)
+
+
 def _us(time: Any) -> int:
     return pa.scalar(time, pa.timestamp("us", tz="UTC")).value
 
@@ -189,6 +227,7 @@ CASES = {
         Case("distinct_times", distinct_times, "ts"),
         Case("first_in_bucket", first_in_bucket, "ts", model=first_in_bucket_model),
         Case("visits", visits, "at", model=visits_model),
+        Case("tallies", tallies, "at", model=tallies_model),
         Case("chained", chained, "window.end"),
         Case("join_then_window", join_then_window, "window.end", ("a", "b")),
     )

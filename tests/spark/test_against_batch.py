@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from understudy.engine.digest import canonical_order, digest_of
 from understudy.engine.query import Input, times_of
 from understudy.engine.session import endpoint
 from understudy.engine.spark import SparkEngine
+from understudy.flow.schema import parse_schema
 
 
 def expected_buckets(spark: SparkSession, case: Case, rows: Mapping[str, pa.Table]) -> dict[int, pa.Table]:
@@ -113,3 +116,34 @@ def test_output_equals_the_batch_job_for_any_grouping_and_restore(
         compared["groupings"] += 1
         assert engine.horizon() == NOTHING if engine.unbounded else engine.horizon() > END - 60
         engine.close()
+
+
+def test_nested_columns_come_out_as_they_went_in(spark: SparkSession, tmp_path: Path) -> None:
+    schema = parse_schema(
+        "ts timestamp, many array<struct<n: int, at: timestamp>>, named map<string, decimal(9, 2)>, b binary"
+    )
+    time = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    rows = [
+        {"ts": time, "many": [{"n": 1, "at": time}, None], "named": [("a", Decimal("1.50"))], "b": b"x"},
+        {"ts": time, "many": [], "named": None, "b": None},
+        {"ts": time, "many": None, "named": [], "b": b""},
+    ]
+    table = pa.Table.from_pylist(rows, schema)
+    number = int(time.timestamp() * 1_000_000) // WIDTH_US
+    engine = SparkEngine(
+        spark,
+        endpoint(),
+        name="nested",
+        function=lambda a: a,
+        inputs={"a": Input(schema, "ts")},
+        time="ts",
+        width_us=WIDTH_US,
+        directory=tmp_path,
+    )
+    try:
+        engine.start()
+        came = engine.advance({"a": table}, number).rows
+    finally:
+        engine.close()
+    expected = canonical_order(table, times_of(table, ("ts",)))
+    assert {n: t.to_pylist() for n, t in came.items()} == {number: expected.to_pylist()}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.state import GroupStateTimeout
 from spark_cases import END, ORIGIN, SCHEMA, WIDTH_US, cut, random_rows
 
 from understudy.core.errors import BrokenInvariant
@@ -19,6 +22,28 @@ from understudy.flow.errors import ContractViolation, FlowError
 
 ROWS = random_rows(5)
 Make = Callable[..., SparkEngine]
+
+
+class Counting(StatefulProcessor):
+    """A processor with one value of state."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803 - Spark's names
+        count = (self._count.get() or (0,))[0] + sum(1 for _ in rows)
+        self._count.update((count,))
+        yield from ()
+
+    def close(self) -> None:
+        pass
+
+
+def with_state(a: DataFrame, timeout: str) -> DataFrame:
+    def pass_on(key: Any, frames: Any, state: Any) -> Any:
+        yield from frames
+
+    return a.groupBy("k").applyInPandasWithState(pass_on, a.schema, "n long", "append", timeout)
 
 
 @pytest.fixture
@@ -65,6 +90,7 @@ def make(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
             "declared nondeterministic",
         ),
         (lambda a: a.withWatermark("ts", "1 second"), "withWatermark"),
+        (lambda a: with_state(a, GroupStateTimeout.ProcessingTimeTimeout), "ProcessingTimeTimeout"),
     ],
 )
 def test_what_replicas_could_not_agree_on_is_refused_by_name(
@@ -72,6 +98,18 @@ def test_what_replicas_could_not_agree_on_is_refused_by_name(
 ) -> None:
     with pytest.raises(FlowError, match=f"'suspect'.*{named}"):
         make(function)
+
+
+@pytest.mark.parametrize("method", ["transformWithState", "transformWithStateInPandas"])
+def test_an_operator_whose_workers_cannot_run_here_is_refused_with_what_to_use_instead(
+    make: Make, method: str
+) -> None:
+    def counted(a: DataFrame) -> DataFrame:
+        transform = getattr(a.groupBy("k"), method)
+        return transform(Counting(), "k string, ts timestamp", "append", "none")  # type: ignore[no-any-return]
+
+    with pytest.raises(FlowError, match=r"'suspect'.*transformWithState.*protobuf.*applyInPandasWithState"):
+        make(counted)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
-"""Refuses what would make two replicas differ.
+"""Refuses what would make two replicas differ, and what cannot run here.
 
 A fragment's output must be a function of its input alone. Whatever asks for chance, for the clock, or for
 where a row happens to be processed is found in the analysed plan and refused by name. So is a watermark of
 the user's own: time in a flow is sealed by the flow, and a second watermark would drop rows by a rule that
 the replicas do not share.
+
+`transformWithState` is refused because its state server speaks protobuf: the Python package of that name is
+not among ours, and without it Spark's workers end without a word.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ _CLOCK = (
     "own time"
 )
 _PLACE = "depends on where Spark happens to process a row. Use a column of the row"
+_PROTOBUF = (
+    "does not run here: Spark's workers would need the protobuf package for it, which Understudy does not "
+    "install. Use applyInPandasWithState: it keeps state for each key as well, with event-time timeouts"
+)
 
 REFUSED: dict[str, tuple[str, str]] = {
     "Rand": ("rand", _CHANCE),
@@ -44,13 +51,12 @@ REFUSED: dict[str, tuple[str, str]] = {
     "InputFileName": ("input_file_name", _PLACE),
     "InputFileBlockStart": ("input_file_block_start", _PLACE),
     "InputFileBlockLength": ("input_file_block_length", _PLACE),
+    "TransformWithStateInPySpark": ("transformWithState", _PROTOBUF),
 }
-
-_PROCESSING_TIME = {"ProcessingTimeTimeout", "ProcessingTime"}
 
 
 def require_deterministic(fragment: str, plan: Node, own_watermarks: Collection[str]) -> None:
-    """Raise a FlowError if the plan holds something whose result is not a function of the input.
+    """Raise a FlowError if the plan holds something that is to be refused.
 
     `own_watermarks` are the ids of the watermarks that the engine itself put on the inputs.
     """
@@ -93,20 +99,8 @@ def _refusal(fragment: str, kind: str, column: str) -> FlowError:
 
 
 def _require_no_wall_clock_timers(fragment: str, node: Node) -> None:
-    for name in ("timeout", "timeMode"):
-        value = node.fields.get(name)
-        text = str(value.get("object", value)) if isinstance(value, dict) else str(value)
-        if text.rpartition(".")[2].rstrip("$") in _PROCESSING_TIME:
-            raise FlowError(
-                f"fragment {fragment!r} sets timers by the wall clock ({name} is processing time). Replicas "
-                "would fire them at different rows: use event time"
-            )
-
-
-def uses_timers(plan: Node) -> bool:
-    """Whether user code can be called because time passed, without a row of its own."""
-    for node in plan.walk():
-        for name in ("timeout", "timeMode"):
-            if "EventTime" in str(node.fields.get(name)):
-                return True
-    return False
+    if "ProcessingTimeTimeout" in str(node.fields.get("timeout")):
+        raise FlowError(
+            f"fragment {fragment!r} sets timers by the wall clock (ProcessingTimeTimeout). Replicas would "
+            "fire them at different rows: use GroupStateTimeout.EventTimeTimeout"
+        )

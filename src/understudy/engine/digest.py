@@ -5,7 +5,7 @@ every column they have one order, so that (stream, bucket, index) names a row. T
 only: not chunks, not buffers' offsets, not what happens to lie in memory under a null.
 
 Floating-point columns come last in the order and can be left out of the digest: sums of floats depend on
-the order of additions in their last digits (see `extent`), and that is no divergence.
+the order of additions in their last digits (see `grouping`), and that is no divergence.
 """
 
 from __future__ import annotations

@@ -1,17 +1,21 @@
 """Event time in one expression: which columns carry it, how far they lag, and what bounds a comparison sets.
 
-The rules for whole operators are in `extent`; here are the terms they are written in.
+The rules for whole operators are in `facts` and `extent`; here are the terms they are written in.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from understudy.engine.plan import Node
 
 MS_US = 1000
+
+#: The column that carries the watermark when an input's time is inside a struct (see `query`).
+HIDDEN_TIME = "__understudy_time"
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,8 @@ class Stream:
     output: tuple[int, ...]
     times: dict[int, Time] = field(default_factory=dict)
     watermark_us: float = 0.0
+    #: For how long after a row the passing of time alone may still do something.
     extent_us: float = 0.0
-    stateful: bool = False
     unbounded: str | None = None
     grouping: str | None = None
     rounding: tuple[str, ...] = ()
@@ -45,6 +49,21 @@ class Stream:
     mixed: bool = False
     #: Pairs of sides of an inner join, of which one has only just arrived, and the lag of the newer.
     fresh: tuple[tuple[frozenset[int], frozenset[int], float], ...] = ()
+
+
+def merged(children: list[Stream]) -> Stream:
+    """What holds for several streams together: the worst of each."""
+    live = [child for child in children if child.streaming] or children
+    return Stream(
+        streaming=any(child.streaming for child in children),
+        output=(),
+        watermark_us=max(child.watermark_us for child in live),
+        extent_us=max(child.extent_us for child in live),
+        unbounded=next((c.unbounded for c in live if c.unbounded), None),
+        grouping=next((c.grouping for c in live if c.grouping), None),
+        rounding=tuple(r for c in live for r in c.rounding),
+        mixed=any(child.mixed for child in live),
+    )
 
 
 def linear(node: Node) -> tuple[int, int] | None:
@@ -150,3 +169,48 @@ def _strip(node: Node) -> Node:
     while node.kind in {"KnownNullable", "PreciseTimestampConversion"}:
         node = node.children[0]
     return node
+
+
+def difference(condition: Iterable[Node], left: Stream, right: Stream) -> tuple[float, float]:
+    """Bounds of left time - right time, from the comparisons that a join's condition joins by AND."""
+    low_us, high_us = -math.inf, math.inf
+    for part in (part for root in condition for part in _conjuncts(root)):
+        for written, a, b in _comparisons(part):
+            kind, one, two = written, linear(a), linear(b)
+            if one is None or two is None:
+                continue
+            if one[0] in right.times and two[0] in left.times:
+                one, two, kind = two, one, _MIRROR.get(kind, kind)
+            if one[0] not in left.times or two[0] not in right.times:
+                continue
+            offset_us = two[1] - one[1]
+            if kind in {"EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"}:
+                low_us = max(low_us, offset_us)
+            if kind in {"EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"}:
+                high_us = min(high_us, offset_us)
+    return low_us, high_us
+
+
+_MIRROR = {
+    "GreaterThan": "LessThan",
+    "GreaterThanOrEqual": "LessThanOrEqual",
+    "LessThan": "GreaterThan",
+    "LessThanOrEqual": "GreaterThanOrEqual",
+}
+
+
+def _conjuncts(node: Node) -> Iterable[Node]:
+    if node.kind == "And":
+        for child in node.children:
+            yield from _conjuncts(child)
+    else:
+        yield node
+
+
+def _comparisons(node: Node) -> Iterable[tuple[str, Node, Node]]:
+    if node.kind == "Between":
+        (value,) = node.tree("input")
+        yield "GreaterThanOrEqual", value, node.tree("lower")[0]
+        yield "LessThanOrEqual", value, node.tree("upper")[0]
+    elif len(node.children) == 2:
+        yield node.kind, node.children[0], node.children[1]

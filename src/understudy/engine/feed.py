@@ -25,10 +25,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from understudy.core.errors import BrokenInvariant
-
-#: Schema metadata of an answer: the number of the next group, and how many rows it has.
-GROUP_KEY = b"understudy.group"
-ROWS_KEY = b"understudy.rows"
+from understudy.engine.source import GROUP_KEY, ROWS_KEY
 
 
 class ChannelClosed(Exception):

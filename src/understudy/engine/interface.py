@@ -56,10 +56,6 @@ class Engine(Protocol):
         """The last output bucket that is complete; NOTHING at first."""
 
     @property
-    def owes(self) -> bool:
-        """Whether a `flush` would bring out more."""
-
-    @property
     def unbounded(self) -> str | None:
         """The operator whose state has no bound, if there is one. Then `horizon` is NOTHING."""
 
@@ -74,9 +70,6 @@ class Engine(Protocol):
         with Spark's own words when the fragment fails, ContractViolation when a row comes out for a bucket
         already sealed. After an exception only `restore` and `close` may be called.
         """
-
-    def flush(self) -> Advanced:
-        """Bring out what is owed without new input. Does nothing if nothing is owed."""
 
     def snapshot(self, into: Path) -> Snapshot:
         """Write the state between two advances to the directory `into`, which must not exist.

@@ -15,6 +15,7 @@ jars and not a wildcard, because the cache is only valid for the very class path
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -25,9 +26,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+
 from understudy.flow.errors import EnvironmentFailed
 
 JAVA_HOME_VARIABLE = "UNDERSTUDY_JAVA_HOME"
+#: What names of temporary folders begin with; the owner's process id follows.
+_TEMPORARY = "understudy-"
 
 #: What Spark 4.3 asks of Java's module system (its JavaModuleOptions), without the vector module.
 MODULE_OPTIONS = (
@@ -136,12 +141,16 @@ def spark_jars() -> list[Path]:
 
 
 class Jvm:
-    """A running gateway JVM. `port` and `secret` are what PySpark needs to use it."""
+    """A running gateway JVM. `port` and `secret` are what PySpark needs to use it.
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, secret: str) -> None:
+    All its temporary files are in `folder`, which goes when it is stopped.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, secret: str, folder: Path) -> None:
         self._process = process
         self.port = port
         self.secret = secret
+        self.folder = folder
 
     @property
     def pid(self) -> int:
@@ -160,12 +169,21 @@ class Jvm:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove the temporary files of JVMs whose owner is gone. A process that is killed cannot do it."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*-*"):
+        owner = folder.name.removeprefix(_TEMPORARY).split("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def command(
     java: Java, work: Path, *, heap_mb: int, options: Sequence[str] = (), cache: Path | None = None
 ) -> list[str]:
-    """The command line of a gateway JVM. `work` receives the logging configuration."""
+    """The command line of a gateway JVM. `work` is for its temporary files and the logging configuration."""
     log4j = work / "log4j2.properties"
     log4j.write_text(LOG4J, encoding="utf-8")
     return [
@@ -175,6 +193,7 @@ def command(
         *RUN_OPTIONS,
         f"-Xmx{heap_mb}m",
         f"-Dlog4j2.configurationFile={log4j}",
+        f"-Djava.io.tmpdir={work}",
         *options,
         "-cp",
         os.pathsep.join(map(str, spark_jars())),
@@ -194,8 +213,9 @@ def start_jvm(
 ) -> Jvm:
     """Start a gateway JVM and return when PySpark can connect to it. Its log goes to `stderr`."""
     runtime = java or find_java()
-    with tempfile.TemporaryDirectory(prefix="understudy-jvm-") as name:
-        work = Path(name)
+    sweep()
+    work = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-"))
+    try:
         connection = work / "connection"
         log = stderr or work / "stderr"
         environment = dict(os.environ, _PYSPARK_DRIVER_CONN_INFO_PATH=str(connection), SPARK_CONNECT_MODE="0")
@@ -214,15 +234,27 @@ def start_jvm(
                 # Ctrl-C is for the owner, which then ends the JVM in an orderly way.
                 start_new_session=True,
             )
-        deadline_s = time.monotonic() + wait_s
-        while not connection.exists():
-            if process.poll() is not None or time.monotonic() > deadline_s:
-                process.kill()
-                process.wait()
-                raise EnvironmentFailed(_start_failure(runtime, process.returncode, log))
-            time.sleep(0.02)
+        try:
+            _wait_for(connection, process, wait_s)
+        except BaseException as problem:
+            process.kill()
+            process.wait()
+            if isinstance(problem, TimeoutError):
+                raise EnvironmentFailed(_start_failure(runtime, process.returncode, log)) from None
+            raise
         port, secret = _read_connection(connection)
-    return Jvm(process, port, secret)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return Jvm(process, port, secret, work)
+
+
+def _wait_for(connection: Path, process: subprocess.Popen[bytes], wait_s: float) -> None:
+    deadline_s = time.monotonic() + wait_s
+    while not connection.exists():
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            raise TimeoutError
+        time.sleep(0.02)
 
 
 def _read_connection(path: Path) -> tuple[int, str]:

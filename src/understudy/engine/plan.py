@@ -2,13 +2,14 @@
 
 Spark can write a plan as JSON: each tree is a flat list in preorder, and expressions hang in the fields of
 plan nodes in the same form. One call brings the whole plan over, and what is learnt from it is then
-ordinary Python that needs no JVM (see `extent` and `determinism`).
+ordinary Python that needs no JVM (see `facts` and
+`determinism`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +57,11 @@ class Node:
         yield self
         for child in self.children:
             yield from child.walk()
+
+
+def ids_of(nodes: Iterable[Node]) -> tuple[int, ...]:
+    """The expression ids of those that have one, in order."""
+    return tuple(node.id for node in nodes if node.id is not None)
 
 
 def parse_plan(text: str) -> Node:

@@ -15,10 +15,11 @@ same query.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
@@ -27,8 +28,10 @@ from pyspark.sql import functions as F  # noqa: N812 - how every Spark program c
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from understudy.engine.determinism import require_deterministic, uses_timers
-from understudy.engine.extent import ENDLESS_AGGREGATE, HIDDEN_TIME, Facts, facts_of
+from understudy.engine.determinism import require_deterministic
+from understudy.engine.event_time import HIDDEN_TIME
+from understudy.engine.extent import ENDLESS_AGGREGATE
+from understudy.engine.facts import Facts, facts_of
 from understudy.engine.plan import parse_plan
 from understudy.engine.source import FORMAT
 from understudy.flow.errors import FlowError
@@ -38,10 +41,15 @@ _WINDOW_METADATA = {"spark.timeWindow": True, "spark.watermarkDelayMs": 0}
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a fragment: the columns of its rows and the path of its time column."""
+    """One input of a fragment: the columns of its rows, in Spark's own Arrow types, and its time column."""
 
     schema: pa.Schema
     time: str
+
+    def numbers(self, table: pa.Table, width_us: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The bucket number of every row."""
+        times = times_of(table, path_of(self.time, self.schema.names))
+        return np.asarray(times.to_numpy(zero_copy_only=False) // width_us, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -50,9 +58,7 @@ class Query:
 
     frame: DataFrame
     schema: pa.Schema
-    wire: Mapping[str, pa.Schema]
     facts: Facts
-    timers: bool
     time: tuple[str, ...]
 
 
@@ -66,11 +72,7 @@ def build_query(
     options: Mapping[str, str],
 ) -> Query:
     """Call the user's function on streaming inputs and check what it made. FlowErrors name the fragment."""
-    frames, wire = [], {}
-    for name, given in inputs.items():
-        schema = from_arrow_schema(given.schema)
-        wire[name] = to_arrow_schema(schema, timezone="UTC")
-        frames.append(_input_frame(spark, name, schema, given.time, options))
+    frames = [_input_frame(spark, name, given, options) for name, given in inputs.items()]
     own_watermarks = {_plan_of(frame).find("EventTimeWatermark").fields["nodeId"] for frame in frames}
     result = _call(fragment, function, frames)
     plan = _plan_of(result)
@@ -89,16 +91,15 @@ def build_query(
             "session "
             '("window.end", "session_window.end"), or bound both times in the join\'s condition'
         )
-    return Query(result, to_arrow_schema(result.schema, timezone="UTC"), wire, facts, uses_timers(plan), path)
+    return Query(result, to_arrow_schema(result.schema, timezone="UTC"), facts, path)
 
 
 def _plan_of(frame: DataFrame) -> Any:
     return parse_plan(frame._jdf.queryExecution().analyzed().toJSON())
 
 
-def _input_frame(
-    spark: SparkSession, name: str, schema: StructType, time: str, options: Mapping[str, str]
-) -> DataFrame:
+def _input_frame(spark: SparkSession, name: str, given: Input, options: Mapping[str, str]) -> DataFrame:
+    schema, time = from_arrow_schema(given.schema), given.time
     frame = (
         spark.readStream.format(FORMAT)
         .schema(schema)
@@ -141,11 +142,8 @@ def _call(fragment: str, function: Callable[..., Any], frames: list[DataFrame]) 
 
 
 def time_path(fragment: str, schema: StructType, time: str) -> tuple[str, ...]:
-    """The path of a fragment's time column in its output: one column of that name, or fields by dots."""
-    if time in schema.fieldNames():
-        path: tuple[str, ...] = (time,)
-    else:
-        path = tuple(time.split("."))
+    """The path of a fragment's time column in its output, which must be a timestamp."""
+    path = path_of(time, schema.fieldNames())
     kind: Any = schema
     for part in path:
         if not isinstance(kind, StructType) or part not in kind.fieldNames():
@@ -162,10 +160,14 @@ def time_path(fragment: str, schema: StructType, time: str) -> tuple[str, ...]:
     return path
 
 
+def path_of(time: str, columns: Collection[str]) -> tuple[str, ...]:
+    """A time column's path: one column of that name, or fields by dots."""
+    return (time,) if time in columns else tuple(time.split("."))
+
+
 def times_of(table: pa.Table, path: tuple[str, ...]) -> pa.Array:
     """The time of every row, in microseconds; null where a row has none."""
-    column = table.column(path[0]).combine_chunks()
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = table.column(path[0]).combine_chunks()
     for part in path[1:]:
         array = pc.struct_field(array, part)
     return array.cast(pa.int64())

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,49 +22,21 @@ from pyspark.sql import SparkSession
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
 from understudy.engine.interface import Snapshot
-from understudy.engine.query import Input, times_of
+from understudy.engine.query import Input
 from understudy.engine.session import endpoint, session
 from understudy.engine.spark import SparkEngine
-from understudy.engine.storing import Digests, open_snapshot, seal_snapshot, verify_snapshot
+from understudy.engine.storing import (
+    Digests,
+    open_snapshot,
+    read_rows,
+    seal_snapshot,
+    verify_snapshot,
+    write_rows,
+)
 from understudy.flow.errors import EnvironmentFailed
+from understudy.flow.flow import Flow
 
 _ENGINES = "engines"
-
-
-class SourceLike(Protocol):
-    @property
-    def arrow_schema(self) -> pa.Schema: ...
-    @property
-    def time(self) -> str: ...
-
-
-class FragmentLike(Protocol):
-    @property
-    def inputs(self) -> tuple[str, ...]: ...
-    @property
-    def function(self) -> Any: ...
-    @property
-    def time(self) -> str: ...
-
-
-class SinkLike(Protocol):
-    @property
-    def input(self) -> str: ...
-
-
-class FlowLike(Protocol):
-    """The part of a flow that a segment runs."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def bucket_us(self) -> int: ...
-    @property
-    def sources(self) -> Mapping[str, SourceLike]: ...
-    @property
-    def fragments(self) -> Mapping[str, FragmentLike]: ...
-    @property
-    def sinks(self) -> Mapping[str, SinkLike]: ...
 
 
 @dataclass(frozen=True)
@@ -80,10 +51,10 @@ class SegmentAdvanced:
 class Edge:
     """Rows on their way into a fragment, in bucket order."""
 
-    def __init__(self, schema: pa.Schema, time: str, width_us: int) -> None:
-        self._path = (time,) if time in schema.names else tuple(time.split("."))
+    def __init__(self, given: Input, width_us: int) -> None:
+        self._given = given
         self._width_us = width_us
-        self.rows: pa.Table = schema.empty_table()
+        self.rows: pa.Table = given.schema.empty_table()
 
     def add(self, tables: Iterable[pa.Table]) -> None:
         waiting = [table for table in (self.rows, *tables) if table.num_rows]
@@ -94,8 +65,7 @@ class Edge:
         """Remove and return the rows of buckets at or below `through`."""
         if not self.rows.num_rows:
             return self.rows
-        numbers = times_of(self.rows, self._path).to_numpy(zero_copy_only=False) // self._width_us
-        count = int(np.searchsorted(numbers, through + 1))
+        count = int(np.searchsorted(self._given.numbers(self.rows, self._width_us), through + 1))
         taken, self.rows = self.rows.slice(0, count), self.rows.slice(count)
         return taken
 
@@ -106,7 +76,7 @@ class Segment:
     Everything lives in `directory`, which the segment may create and empties again when it is closed.
     """
 
-    def __init__(self, flow: FlowLike, directory: Path, *, spark: SparkSession | None = None) -> None:
+    def __init__(self, flow: Flow, directory: Path, *, spark: SparkSession | None = None) -> None:
         self._flow = flow
         self._width_us = flow.bucket_us
         self._digests = Digests()
@@ -142,11 +112,6 @@ class Segment:
         self.close()
 
     @property
-    def schemas(self) -> dict[str, pa.Schema]:
-        """The output columns of every fragment."""
-        return {name: engine.schema for name, engine in self._engines.items()}
-
-    @property
     def source_through(self) -> BucketId:
         """The last source bucket taken in; NOTHING at first."""
         return self._source_through
@@ -155,10 +120,6 @@ class Segment:
     def through(self) -> BucketId:
         """All sinks are complete through here; NOTHING at first."""
         return self._through
-
-    @property
-    def owes(self) -> bool:
-        return any(engine.owes for engine in self._engines.values())
 
     @property
     def unbounded(self) -> str | None:
@@ -194,10 +155,6 @@ class Segment:
         self._source_through = through
         return self._run()
 
-    def flush(self) -> SegmentAdvanced:
-        """Bring out what is owed without new input. Does nothing if nothing is owed."""
-        return self._run()
-
     def horizon(self) -> BucketId:
         """The oldest source bucket from which a replay builds the present state and all output to come."""
         needed = {
@@ -225,10 +182,10 @@ class Segment:
             engine.snapshot(into / _ENGINES / name)
         for (consumer, given), edge in self._edges.items():
             if edge.rows.num_rows:
-                _write(into / f"edge-{consumer}-{given}.arrow", edge.rows)
+                write_rows(into / f"edge-{consumer}-{given}.arrow", edge.rows)
         for name, held in self._held.items():
             for number, table in held.items():
-                _write(into / f"held-{name}-{number}.arrow", table)
+                write_rows(into / f"held-{name}-{number}.arrow", table)
         facts = {
             "flow": self._flow.name,
             "through": self._source_through,
@@ -254,9 +211,11 @@ class Segment:
         for (consumer, given), edge in self._edges.items():
             path = snapshot.directory / f"edge-{consumer}-{given}.arrow"
             if path.exists():
-                edge.add([_read(path)])
+                edge.add([read_rows(path)])
         self._held = {
-            name: {number: _read(snapshot.directory / f"held-{name}-{number}.arrow") for number in numbers}
+            name: {
+                number: read_rows(snapshot.directory / f"held-{name}-{number}.arrow") for number in numbers
+            }
             for name, numbers in manifest["held"].items()
         }
         self._source_through = manifest["through"]
@@ -268,7 +227,7 @@ class Segment:
 
     def _clear_edges(self) -> None:
         self._edges = {
-            (name, given): Edge(self._known[given].schema, self._known[given].time, self._width_us)
+            (name, given): Edge(self._known[given], self._width_us)
             for name, fragment in self._flow.fragments.items()
             for given in fragment.inputs
         }
@@ -299,13 +258,3 @@ class Segment:
             for number in [n for n in held if n <= self._through]:
                 out.setdefault(number, {})[name] = held.pop(number)
         return SegmentAdvanced(dict(sorted(out.items())), self._through)
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
-        out.write_table(table)
-
-
-def _read(path: Path) -> pa.Table:
-    with pa.OSFile(str(path), "rb") as file:
-        return pa.ipc.open_file(file).read_all()

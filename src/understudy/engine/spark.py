@@ -9,7 +9,8 @@ Output rows are put into buckets by the fragment's declared time. Buckets that a
 Rows ahead of them are held, and are part of a snapshot.
 
 Some operators' results depend on how buckets are grouped into micro-batches: code of the user's own that
-keeps state, mostly. The engine gives those one bucket at a time; if they use timers, empty buckets too.
+keeps state, mostly. The engine gives those one bucket at a time, and empty buckets too as long as the passing
+of time may do something to them.
 """
 
 from __future__ import annotations
@@ -40,15 +41,13 @@ from understudy.engine.query import Input, Query, build_query, first_lines, time
 from understudy.engine.storing import (
     Digests,
     link_checkpoint,
+    read_rows,
     revive_checkpoint,
     seal_snapshot,
     verify_snapshot,
+    write_rows,
 )
 from understudy.flow.errors import ContractViolation, EnvironmentFailed, FlowError
-
-#: State of transformWithState lives in RocksDB only; all else is faster in memory.
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 class SparkEngine:
@@ -67,7 +66,6 @@ class SparkEngine:
         directory: Path,
     ) -> None:
         self.name = name
-        self._spark = spark
         self._feed = feed
         self._inputs = dict(inputs)
         self._width_us = width_us
@@ -108,11 +106,6 @@ class SparkEngine:
         return self._output_through
 
     @property
-    def owes(self) -> bool:
-        # A boundary closes windows in its group's own micro-batch: nothing is left for a later one.
-        return False
-
-    @property
     def unbounded(self) -> str | None:
         return self._query.facts.unbounded
 
@@ -138,15 +131,12 @@ class SparkEngine:
         require(through > self._through, f"fragment {self.name}: {through} is not after {self._through}")
         unknown = set(inputs) - set(self._inputs)
         require(not unknown, f"fragment {self.name} has no inputs {sorted(unknown)}")
-        tables = {name: self._wire(name, inputs.get(name)) for name in self._inputs}
+        tables = {name: self._whole(name, inputs.get(name)) for name in self._inputs}
         ready: dict[BucketId, pa.Table] = {}
         for part, boundary in self._parts(tables, through):
             self._run_group(part, boundary)
             self._sort_out(ready)
         return Advanced(ready, self._output_through)
-
-    def flush(self) -> Advanced:
-        return Advanced({}, self._output_through)
 
     def horizon(self) -> BucketId:
         return horizon_of(self._through, self._query.facts.extent_us, self._width_us)
@@ -159,11 +149,7 @@ class SparkEngine:
         if self._group:
             link_checkpoint(self._checkpoint, into / "checkpoint")
         for number, table in self._held.items():
-            with (
-                pa.OSFile(str(into / f"held-{number}.arrow"), "wb") as file,
-                pa.ipc.new_file(file, table.schema) as out,
-            ):
-                out.write_table(table)
+            write_rows(into / f"held-{number}.arrow", table)
         snapshot = seal_snapshot(
             into,
             {
@@ -193,7 +179,7 @@ class SparkEngine:
         self._group = manifest["group"]
         self._through = manifest["through"]
         self._output_through = manifest["output_through"]
-        self._held = {n: _read(snapshot.directory / f"held-{n}.arrow") for n in manifest["held"]}
+        self._held = {n: read_rows(snapshot.directory / f"held-{n}.arrow") for n in manifest["held"]}
         self._launch()
 
     def close(self) -> None:
@@ -202,8 +188,8 @@ class SparkEngine:
 
     # One micro-batch
 
-    def _wire(self, name: str, table: pa.Table | None) -> pa.Table:
-        schema = self._query.wire[name]
+    def _whole(self, name: str, table: pa.Table | None) -> pa.Table:
+        schema = self._inputs[name].schema
         if table is None:
             return schema.empty_table()
         return table.select(schema.names).cast(schema).combine_chunks()
@@ -231,21 +217,19 @@ class SparkEngine:
     def _stirring(self, filled: set[BucketId], through: BucketId) -> set[BucketId]:
         """Empty buckets whose passing may do something: close a window, drop a key, fire a timer."""
         starts = filled | ({self._through} if self._through != NOTHING else set())
-        extent_us = math.inf if self._query.timers else self._query.facts.extent_us
-        if not starts:
+        stirring_us = self._query.facts.stirring_us
+        if not starts or stirring_us == 0:
             return set()
-        if extent_us == math.inf:
+        if stirring_us == math.inf:
             return set(range(min(starts) + 1, through))
-        quiet = math.ceil(extent_us / self._width_us) + 1
+        quiet = math.ceil(stirring_us / self._width_us) + 1
         return {n for start in starts for n in range(start + 1, min(start + 1 + quiet, through))}
 
     def _bucket_numbers(self, name: str, table: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-        given = self._inputs[name]
-        path = (given.time,) if given.time in table.column_names else tuple(given.time.split("."))
-        numbers = times_of(table, path).to_numpy(zero_copy_only=False) // self._width_us
+        numbers = self._inputs[name].numbers(table, self._width_us)
         if len(numbers) > 1 and bool(np.any(np.diff(numbers) < 0)):
             raise BrokenInvariant(f"fragment {self.name}: rows of input {name} are not in bucket order")
-        return np.asarray(numbers, dtype=np.int64)
+        return numbers
 
     def _run_group(self, tables: Mapping[str, pa.Table], boundary: BucketId) -> None:
         if self._channel is None or self._failure is not None:
@@ -323,8 +307,6 @@ class SparkEngine:
         self._failure = self._cause = None
         self._arrived = []
         channel = self._channel = self._feed.open(self._channel_name)
-        if self._query.facts.grouping == "transformWithState":
-            self._spark.conf.set(_PROVIDER, _ROCKSDB)
         try:
             self._running = (
                 self._query.frame.writeStream.foreachBatch(self._collect)
@@ -336,8 +318,6 @@ class SparkEngine:
             raise FlowError(
                 f"fragment {self.name!r}: Spark does not run it: {first_lines(str(problem))}"
             ) from problem
-        finally:
-            self._spark.conf.unset(_PROVIDER)
         threading.Thread(
             target=_watch, args=(self._running, channel), name=f"watch-{self.name}", daemon=True
         ).start()
@@ -384,8 +364,3 @@ def _watch(query: StreamingQuery, channel: Channel) -> None:
 def _run(numbers: np.ndarray[Any, np.dtype[np.int64]], stop: BucketId) -> tuple[int, int]:
     first, last = np.searchsorted(numbers, [stop, stop + 1])
     return int(first), int(last - first)
-
-
-def _read(path: Path) -> pa.Table:
-    with pa.OSFile(str(path), "rb") as file:
-        return pa.ipc.open_file(file).read_all()

@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from understudy.engine.interface import Snapshot
 from understudy.flow.errors import EnvironmentFailed
 
@@ -132,6 +134,17 @@ def revive_checkpoint(saved: Path, checkpoint: Path) -> None:
     metadata = checkpoint / "metadata"
     metadata.unlink()
     metadata.write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="utf-8")
+
+
+def write_rows(path: Path, rows: pa.Table) -> None:
+    """Write rows that are part of a snapshot to a file of their own."""
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as out:
+        out.write_table(rows)
+
+
+def read_rows(path: Path) -> pa.Table:
+    with pa.OSFile(str(path), "rb") as file:
+        return pa.ipc.open_file(file).read_all()
 
 
 def seal_snapshot(directory: Path, facts: Mapping[str, Any], digests: Digests) -> Snapshot:

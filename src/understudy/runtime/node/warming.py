@@ -44,8 +44,6 @@ def warm_up(flow: Flow, folder: Path) -> float:
                 name: _made_up(source, number * flow.bucket_us) for name, source in flow.sources.items()
             }
             segment.advance(tables, number)
-            while segment.owes:
-                segment.flush()
     except Exception as problem:
         log.info("warming up did not get to its end: %s: %.200s", type(problem).__name__, problem)
     finally:

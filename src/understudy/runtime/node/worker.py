@@ -1,8 +1,6 @@
 """The worker: the thread that drives a node's engine, one task at a time.
 
-Processing a group: decode its payloads, advance the segment, encode its output. When nothing more waits and
-the segment still owes output for what it has taken in, it is flushed at once, so that the last results
-before a pause do not wait for the next row.
+Processing a group: decode its payloads, advance the segment, encode its output.
 """
 
 from __future__ import annotations
@@ -52,10 +50,9 @@ class WorkerOwner(Protocol):
 class Worker:
     """Runs tasks on a segment in order."""
 
-    def __init__(self, segment: Segment, owner: WorkerOwner, more_waits: Callable[[], bool]) -> None:
+    def __init__(self, segment: Segment, owner: WorkerOwner) -> None:
         self._segment = segment
         self._owner = owner
-        self._more_waits = more_waits
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
         self.stats = WorkerStats()
@@ -97,9 +94,6 @@ class Worker:
         self.stats.rows_in += sum(table.num_rows for table in inputs.values())
         self.stats.last_group_buckets = len(buckets)
         self.stats.last_group_ms = (time.monotonic() - began) * 1_000
-        while self._segment.owes and not self._more_waits():
-            before = self._segment.through
-            self._bring_out(before, self._segment.flush())
         self._owner.processed()
 
     def _bring_out(self, before: BucketId, advanced: SegmentAdvanced) -> None:

@@ -1,0 +1,63 @@
+"""What in a plan depends on how buckets are grouped into micro-batches.
+
+A replica groups as it likes, so nothing of the grouping may show in the output. Most operators see to that
+themselves. Some do not: those that run a user's code over, or count, whatever one micro-batch holds, and
+aggregates whose value depends on the order of rows or on the order in which partial results were merged.
+The engine gives these one bucket per micro-batch. Sums of floating-point numbers are a case between: only
+their last digits differ, which is reported and accepted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from understudy.engine.plan import Node
+
+#: Operators that run a user's code, or count rows, over whatever one micro-batch holds.
+SENSITIVE_OPERATORS = {
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "FlatMapGroupsInPandas": "applyInPandas",
+    "FlatMapGroupsInArrow": "applyInArrow",
+    "FlatMapCoGroupsInPandas": "cogroup.applyInPandas",
+    "FlatMapCoGroupsInArrow": "cogroup.applyInArrow",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
+    "GlobalLimit": "limit",
+    "LocalLimit": "limit",
+}
+
+#: Aggregates whose value depends on the order in which rows arrive.
+_ORDER_SENSITIVE = {"First", "Last", "CollectList", "AnyValue", "MaxBy", "MinBy", "Mode", "ListAgg"}
+#: Aggregates that merge approximations: how rows were grouped shows in the value.
+_SKETCHES = {"ApproximatePercentile", "ApproxTopK", "KllSketchAggBigint", "KllSketchAggDouble"}
+_ROUNDED_ALWAYS = {
+    "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop", "Skewness", "Kurtosis", "Corr", "CovSample",
+    "CovPopulation", "RegrSlope", "RegrIntercept", "RegrR2",
+}  # fmt: skip
+_FLOATS = {"double", "float"}
+
+
+def sensitive_aggregate(columns: Iterable[Node], mixed: bool) -> str | None:
+    """The first aggregate that shows the grouping. `mixed`: the order of rows depends on it already."""
+    for column in columns:
+        for part in column.walk():
+            if part.kind in _SKETCHES or (mixed and part.kind in _ORDER_SENSITIVE):
+                return _function_name(part.kind)
+    return None
+
+
+def rounded(columns: Iterable[Node]) -> tuple[str, ...]:
+    """Aggregates of floating-point numbers: their last digits depend on the order of additions."""
+    found = []
+    for column in columns:
+        for part in column.walk():
+            if part.kind in _ROUNDED_ALWAYS or (
+                part.kind in {"Sum", "Average"}
+                and any(p.type in _FLOATS or p.kind == "Divide" for p in part.walk())
+            ):
+                found.append(f"{_function_name(part.kind)} as {column.name}")
+    return tuple(found)
+
+
+def _function_name(kind: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind).lower()
