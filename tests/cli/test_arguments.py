@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,7 @@ def test_every_command_has_help_with_an_example_that_parses(
         (["run", "f.py", "--nodes", "0"], "must be at least 1, not 0"),
         (["run", "f.py", "--nodes", "two"], "'two' is not a whole number"),
         (["run", "f.py", "--heap", "448"], "must be at least 480"),
+        (["run", "f.py", "--silence-ms", "100"], "must be at least 500"),
         (["run", "f.py", "--port", "70000"], "must be from 0 to 65535"),
         (["run", "f.py", "--zookeeper", "localhost"], "'localhost' is not HOST:PORT"),
         (["run", "f.py", "--seconds", "-1"], "must be a number above 0"),
@@ -188,3 +190,25 @@ def test_a_failure_of_java_is_told_without_its_stack(
     monkeypatch.setattr("understudy.cli.explain.load", failing)
     assert main(["explain", str(good_flow)]) == 3
     assert capsys.readouterr().err == "understudy explain: node-1 failed: Insufficient driver memory\n"
+
+
+def test_a_taken_port_is_told_before_anything_starts(
+    good_flow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main(["run", str(good_flow), "--port", str(port)]) == 3
+    err = capsys.readouterr().err
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in err
+    assert "choose another one" in err
+    assert not Path("runs").exists()
+
+
+def test_a_zookeeper_that_does_not_answer_is_told_before_anything_starts(
+    good_flow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert main(["run", str(good_flow), "--zookeeper", address]) == 3
+    assert f"ZooKeeper does not answer at {address}" in capsys.readouterr().err
+    assert not Path("runs").exists()

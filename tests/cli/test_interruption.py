@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
 
-from understudy.cli.interruption import Interruption
+from understudy.cli.interruption import Interrupted, Interruption
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -32,3 +33,24 @@ def test_afterwards_ctrl_c_is_an_exception_again() -> None:
         pass
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_work_is_abandoned_when_somebody_asks_to_end() -> None:
+    begun, never = threading.Event(), threading.Event()
+
+    def endless() -> None:
+        begun.set()
+        os.kill(os.getpid(), signal.SIGINT)
+        never.wait(60)
+
+    with Interruption() as interruption, pytest.raises(Interrupted):
+        interruption.unless(endless)
+    assert begun.is_set()
+    never.set()
+
+
+def test_without_a_signal_work_gives_its_result_or_its_error() -> None:
+    with Interruption() as interruption:
+        assert interruption.unless(lambda: 6 * 7) == 42
+        with pytest.raises(ZeroDivisionError):
+            interruption.unless(lambda: 1 // 0)

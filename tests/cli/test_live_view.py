@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.console import Console
 from understudy.cli.picture import Figures, NodeLine
 from understudy.cli.view import LiveView, PlainView, view_for
 
-FIGURES = Figures(10_000.0, 900.0, 420.0, 0.3, 5_000, 0, 12, 3 * 2**20)
+FIGURES = Figures(70_000, 10_000.0, 5_000, 900.0, 420.0, 0.3, 0, 12, 3 * 2**20)
 PRIMARY = NodeLine("node-1.1", "primary", "ACTIVE", True, 3, 120.0, 0, 700)
 STANDBY = NodeLine("node-3.1", "-", "STDBY (ready)")
 
@@ -29,14 +30,40 @@ def test_a_plain_view_tells_a_change_once(capsys: pytest.CaptureFixture[str]) ->
     assert "node-1.1: DEAD as primary  (epoch 2)" in capsys.readouterr().out
 
 
-def test_a_live_view_shows_nodes_figures_and_news() -> None:
+def shown(width: int, *frames: tuple[list[NodeLine], Figures]) -> str:
     screen = io.StringIO()
-    with LiveView("sessions, policy pair", Console(file=screen, force_terminal=True, width=150)) as view:
-        view.say("starting ZooKeeper")
-        view.show(4, [PRIMARY, STANDBY], FIGURES)
-    shown = screen.getvalue()
-    for text in ("starting ZooKeeper", "epoch 4", "node-1.1", "3 buckets in 120 ms", "latency 420 ms"):
-        assert text in shown
+    with LiveView("sessions, policy pair", Console(file=screen, force_terminal=True, width=width)) as view:
+        view.say("node-1 failed [really]")
+        for nodes, figures in frames:
+            view.show(4, nodes, figures)
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", screen.getvalue())
+
+
+def test_a_live_view_shows_nodes_figures_and_news() -> None:
+    text = shown(80, ([PRIMARY, STANDBY], FIGURES))
+    for part in ("[really]", "epoch 4", "node-1.1", "3 in   120 ms", "10000 rows/s", "420 ms", "0.3 s ago"):
+        assert part in text
+
+
+BUSY = NodeLine("node-12.1001", "secondary", "STDBY (ready)", True, 1_000, 99_999.0, 99_999, 99_999_999_999)
+LARGE = Figures(10**11, 9_999_999.0, 10**11, 9_999_999.0, 999_999.0, 999.9, 10**9, 10**6, 2**36)
+
+
+def test_a_live_view_fits_80_columns_whatever_the_numbers() -> None:
+    text = shown(80, ([BUSY, STANDBY], LARGE))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+
+
+def test_nothing_moves_when_numbers_grow() -> None:
+    small, large = (shown(80, ([line], figures)) for line, figures in ((PRIMARY, FIGURES), (BUSY, LARGE)))
+    for column in ("place", "state", "sends", "last buckets", "waiting", "rows in", "latency", "last output"):
+        first, second = (next(x for x in text.splitlines() if column in x) for text in (small, large))
+        assert first.index(column) == second.index(column)
+
+
+def test_at_the_end_nobody_is_told_to_press_ctrl_c() -> None:
+    assert "Ctrl-C" not in shown(80, ([PRIMARY], FIGURES)).split("epoch 4")[-1]
 
 
 def test_outside_a_terminal_the_view_is_plain() -> None:

@@ -13,6 +13,7 @@ STATUS: dict[str, Any] = {
         "PRIM": {"node": "node-1.1", "status": "DEAD", "epoch": 1},
         "SEC": {"node": "node-2.1", "status": "ACTIVE", "epoch": 1},
     },
+    "members": ["node-3.1", "node-2.1"],
     "sender": "SEC",
     "nodes": {
         "node-1.1": {"rows_in": 5, "last_group_ms": 9.0, "last_group_buckets": 1, "queued_buckets": 3},
@@ -28,11 +29,7 @@ STATUS: dict[str, Any] = {
 
 
 def test_seats_come_first_then_standbys_then_what_is_still_starting() -> None:
-    lines = node_lines(
-        STATUS,
-        {"node-2.1": "node-2", "node-3.1": "node-3"},
-        {"node-1": True, "node-2": True, "node-3": True},
-    )
+    lines = node_lines(STATUS, {"node-1": True, "node-2": True, "node-3": True})
     told = [(line.node, line.place, line.state, line.sends) for line in lines]
     assert told == [
         ("node-1.1", "primary", "DEAD", False),
@@ -43,7 +40,7 @@ def test_seats_come_first_then_standbys_then_what_is_still_starting() -> None:
 
 
 def test_before_the_first_view_every_node_is_starting_or_not_running() -> None:
-    lines = node_lines({}, {}, {"node-1": True, "node-2": False})
+    lines = node_lines({}, {"node-1": True, "node-2": False})
     assert [(line.node, line.state) for line in lines] == [
         ("node-1", "starting Spark"),
         ("node-2", "not running"),
@@ -51,7 +48,7 @@ def test_before_the_first_view_every_node_is_starting_or_not_running() -> None:
 
 
 def test_a_dead_node_shows_none_of_its_last_figures() -> None:
-    dead, alive = node_lines(STATUS, {}, {})
+    dead, alive, _standby = node_lines(STATUS, {})
     assert dead.group == ""
     assert alive.group == "3 buckets in 120 ms"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import signal
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from pyarrow import flight
 
 import understudy as us
 from understudy.core.errors import Fenced
+from understudy.core.view import Seat, Slot, Status, View
 from understudy.runtime.client import Client
 from understudy.runtime.transport.endpoint import connect
 from understudy.runtime.trial import Trial
@@ -56,31 +59,14 @@ def test_a_replica_that_loses_only_its_java_is_dead_like_any_other(start: Any, t
     assert_history_is_clean(tmp_path)
 
 
-def test_a_stopped_sender_is_fenced_and_comes_back_as_a_standby(start: Any, tmp_path: Path) -> None:
-    rows = 300_000
-    trial: Trial = start(generated(rows, rows_per_s=10_000))
-    epoch = trial.wait_running()["epoch"]
-    stopped = trial.kill("sender", signal.SIGSTOP)
-    trial.wait_epoch(after=epoch)
-    trial.kill(stopped, signal.SIGCONT)
-    status = trial.wait(
-        "the return of the stopped node", lambda s: any(x["status"] == "STDBY" for x in s["seats"].values())
-    )
-    returned = next(seat["node"] for seat in status["seats"].values() if seat["status"] == "STDBY")
-    assert returned == f"{stopped}.2", "it comes back under its next name"
-    trial.wait_finished()
-    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
-    assert_history_is_clean(tmp_path)
-
-
 BASE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 PUSH_ROWS = 500
 
 
-def push_all(address: str, pushes: int, pushed: threading.Semaphore) -> None:
+def push_all(address: str, pushes: Iterable[int], pushed: threading.Semaphore) -> None:
     """Rows 0, 1, 2, … a millisecond apart, in pushes of 500."""
     with Client(address, name="the only client") as client:
-        for push in range(pushes):
+        for push in pushes:
             numbers = range(push * PUSH_ROWS, (push + 1) * PUSH_ROWS)
             client.push(
                 "numbers",
@@ -93,12 +79,48 @@ def push_all(address: str, pushes: int, pushed: threading.Semaphore) -> None:
         client.close_source("numbers")
 
 
+def as_time_goes_by(enough: threading.Event) -> Iterator[int]:
+    """The numbers of pushes, each when its rows are due, until there are enough."""
+    for push in itertools.count():
+        yield push
+        if enough.wait(PUSH_ROWS / 1_000):
+            return
+
+
+def test_a_stopped_sender_is_fenced_and_comes_back_as_a_standby(start: Any, tmp_path: Path) -> None:
+    trial: Trial = start(PUSHED)
+    status = trial.wait("two replicas", lambda s: s["sender"] is not None and len(s["seats"]) == 2)
+    enough, pushed = threading.Event(), threading.Semaphore(0)
+    arguments = (status["gateway"]["flight"], as_time_goes_by(enough), pushed)
+    pushing = threading.Thread(target=push_all, args=arguments, daemon=True)
+    pushing.start()
+    trial.wait_running()
+    stopped = trial.kill("sender", signal.SIGSTOP)
+    trial.wait_decided()
+    trial.kill(stopped, signal.SIGCONT)
+    status = trial.wait(
+        "the return of the stopped node", lambda s: any(x["status"] == "STDBY" for x in s["seats"].values())
+    )
+    returned = next(seat["node"] for seat in status["seats"].values() if seat["status"] == "STDBY")
+    assert returned == f"{stopped}.2", "it comes back under its next name"
+    trial.wait_running()
+    enough.set()
+    pushing.join(timeout=60)
+    assert not pushing.is_alive()
+    trial.wait_finished()
+    rows = 0
+    while pushed.acquire(blocking=False):
+        rows += PUSH_ROWS
+    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
+    assert_history_is_clean(tmp_path)
+
+
 def test_a_killed_gateway_takes_every_push_once_and_delivers_it_once(start: Any, tmp_path: Path) -> None:
     trial: Trial = start(PUSHED)
     status = trial.wait("two replicas", lambda s: s["sender"] is not None and len(s["seats"]) == 2)
     address = status["gateway"]["flight"]
     pushes, pushed = 60, threading.Semaphore(0)
-    pushing = threading.Thread(target=push_all, args=(address, pushes, pushed), daemon=True)
+    pushing = threading.Thread(target=push_all, args=(address, range(pushes), pushed), daemon=True)
     pushing.start()
     for _ in range(2):
         for _ in range(15):
@@ -124,7 +146,8 @@ def test_the_gateway_refuses_what_it_must_and_a_run_leaves_nothing_behind(start:
         with pytest.raises(us.FlowError, match="no source 'letters'"):
             client.push("letters", [{"key": 1}])
 
-    seat = {"slot": "PRIM", "node": "node-1.0", "epoch": 1, "view": 1}
+    view = View(1, {Slot.PRIM: Seat("node-1.0", 1, Status.ACTIVE)})
+    seat = {"slot": "PRIM", "node": "node-1.0", "epoch": 1, "view": view.to_json()}
     silent: dict[str, Any] = {
         "on_open": lambda _c: None,
         "on_frame": lambda _f: None,

@@ -200,7 +200,7 @@ def test_policies_are_found_by_name() -> None:
         policy_named("magic")
     with pytest.raises(us.FlowError, match=r"no parameter 'speed'\. It has: silence_ms"):
         policy_named("pair", speed=3)
-    with pytest.raises(us.FlowError, match="at least 100"):
+    with pytest.raises(us.FlowError, match="at least 500"):
         policy_named("pair", silence_ms=1)
 
 

@@ -8,11 +8,12 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from understudy.cli.check import judged
-from understudy.cli.folders import fresh_folder
-from understudy.cli.interruption import Interruption
-from understudy.cli.show import Interrupted, Show, Story, TooShort
-from understudy.cli.watching import Watch
+from understudy.cli.folders import fresh_folder, log_into
+from understudy.cli.interruption import Interrupted, Interruption
+from understudy.cli.show import Show, Story
 from understudy.demo.figure import draw
 from understudy.demo.sessions import SOURCE
 from understudy.demo.truth import batch, generated, origin_us
@@ -27,9 +28,10 @@ from understudy.demo.verdict import (
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
-from understudy.runtime.local import LocalRun
+from understudy.runtime.local import LocalRun, end_descendants
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.sinks.reading import read_output
+from understudy.runtime.trial import Finished
 
 FAILED = 1
 _FLOW_FILE = '''"""The demonstration's flow. Try: understudy explain {path}"""
@@ -44,21 +46,25 @@ def execute(arguments: Namespace) -> int:
     began_s = time.monotonic()
     folder = fresh_folder(arguments.folder, "demo")
     settings = _prepared(folder, arguments)
+    log_into(settings)
     flow = load(settings.flow_path)
     _say(f"Running in {folder}.")
     with Interruption() as interruption:
         try:
             story = _played(settings, arguments.seconds, interruption)
+            _say("Running the same functions as a batch job over the same packets.")
+            rows = generated(flow, SOURCE, origin_us(flow, SOURCE, folder / "log"))
+            expected = interruption.unless(lambda: batch(flow, rows, folder / "batch", heap_mb=1024))
         except Interrupted:
+            end_descendants()
             _say("Everything is ended.")
             return interruption.exit_code
-        except TooShort as problem:
+        except Finished as problem:
             raise UserError(
                 f"The input of {arguments.seconds:g} s ended while waiting for {problem}: this machine is "
                 f"slow today. Try again with --seconds {2 * arguments.seconds:g}."
             ) from None
-    _say("Running the same functions as a batch job over the same packets.")
-    verdict = _verdict(flow, settings, story)
+    verdict = _verdict(flow, settings, story, rows, expected)
     verdict["seconds"] = round(time.monotonic() - began_s, 1)
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=2) + "\n")
     _tell(verdict, folder)
@@ -81,14 +87,17 @@ def _played(settings: RunSettings, source_s: float, interruption: Interruption) 
     with LocalRun.on_own_zookeeper(settings, nodes=2, standby=1) as run:
         run.start()
         _say("Starting a gateway, two replicas and a standby, each with a Spark of its own.")
-        with Watch(run.settings, period_s=0.2) as watch:
-            return Show(run, watch, interruption, _say).play(source_s)
+        try:
+            return Show(run, interruption, _say).play(source_s)
+        except Interrupted:
+            _say("Asked to end. Ending every process.")
+            raise
 
 
-def _verdict(flow: Flow, settings: RunSettings, story: Story) -> dict[str, Any]:
+def _verdict(
+    flow: Flow, settings: RunSettings, story: Story, rows: pa.Table, expected: pa.Table
+) -> dict[str, Any]:
     folder = settings.path
-    rows = generated(flow, SOURCE, origin_us(flow, SOURCE, folder / "log"))
-    expected = batch(flow, rows, folder / "batch", heap_mb=1024)
     actual = read_output(folder / "output")
     delivered = deliveries(settings.history_file("gateway"))
     found = compare(expected, actual)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.writers import JsonLines, Parquet
 from understudy.runtime.local import new_run_folder
-from understudy.runtime.settings import FILE
+from understudy.runtime.settings import FILE, RunSettings
 from understudy.runtime.sinks.naming import finished_files
 
 RUNS = Path("runs")
@@ -39,6 +40,13 @@ def existing_folder(wanted: str | None) -> Path:
             "There is no run under ./runs. Start one with `understudy run FLOW.py`, or name a run's folder."
         )
     return found[-1].parent.resolve()
+
+
+def log_into(settings: RunSettings) -> None:
+    """Keep what this process itself logs with the run's logs, and out of the lines that a person reads."""
+    file = settings.log_file("understudy")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=file, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def require_empty_outputs(flow: Flow) -> None:

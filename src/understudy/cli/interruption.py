@@ -6,10 +6,18 @@ A command that has started processes must end them in good order, whatever the u
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """Somebody has asked to end."""
 
 
 class Interruption:
@@ -32,6 +40,31 @@ class Interruption:
     def wait(self, timeout_s: float) -> bool:
         """Wait that long, or until somebody asked to end; whether somebody did."""
         return self._event.wait(timeout_s)
+
+    def unless(self, work: Callable[[], T]) -> T:
+        """The result of work that cannot look at the flag itself, done by a thread of its own.
+
+        Raises `Interrupted` as soon as somebody asks to end. The thread is then left to itself; whoever asked
+        for the work ends what it started.
+        """
+        done: queue.SimpleQueue[T | BaseException] = queue.SimpleQueue()
+
+        def do() -> None:
+            try:
+                done.put(work())
+            except BaseException as problem:
+                done.put(problem)
+
+        threading.Thread(target=do, name="work", daemon=True).start()
+        while not self.wait(0.0):
+            try:
+                result = done.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if isinstance(result, BaseException):
+                raise result
+            return result
+        raise Interrupted
 
     def __enter__(self) -> Interruption:
         for number in (signal.SIGINT, signal.SIGTERM):

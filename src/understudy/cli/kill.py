@@ -13,17 +13,16 @@ from argparse import Namespace
 import psutil
 
 from understudy.cli.folders import existing_folder
-from understudy.cli.status import CONNECT_TIMEOUT_S
 from understudy.core.view import Slot
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.coordination.client import Coordination
-from understudy.runtime.gateway.process import FACT
 from understudy.runtime.local import signal_tree
 from understudy.runtime.settings import RunSettings
-from understudy.runtime.status import status_at
+from understudy.runtime.status import status_of
 
 _SLOTS = {"primary": Slot.PRIM, "secondary": Slot.SEC}
 _SENDER = "sender"
+_CONNECT_TIMEOUT_S = 3.0
 
 
 def execute(arguments: Namespace) -> int:
@@ -52,10 +51,9 @@ def execute(arguments: Namespace) -> int:
 
 def _members(settings: RunSettings) -> tuple[dict[str, int], dict[str, str]]:
     """Process ids by every name a member goes by, and member names by role."""
-    with Coordination(settings.zookeeper, settings.run, connect_timeout_s=CONNECT_TIMEOUT_S) as coordination:
+    with Coordination(settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S) as coordination:
         members = coordination.members()
         stored = coordination.view()
-        facts = coordination.get_fact(FACT)
     pids: dict[str, int] = {}
     for member in members:
         name = "gateway" if member.kind == "gateway" else str(member.facts.get("node", member.name))
@@ -67,7 +65,7 @@ def _members(settings: RunSettings) -> tuple[dict[str, int], dict[str, str]]:
             role: seats[slot].node for role, slot in _SLOTS.items() if slot in seats and seats[slot].alive
         }
         try:
-            sender = status_at(str(facts["flight"]))["sender"] if facts else None
+            sender = status_of(settings)["sender"]
         except EnvironmentFailed:
             sender = None
         if sender is not None:

@@ -7,7 +7,7 @@ import textwrap
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from typing import Any
 
-from understudy.flow.policy import POLICIES
+from understudy.flow.policy import POLICIES, SILENCE_MS_MIN, Policy
 
 #: Spark refuses to start with less than 450 MB of what Java calls its memory, which is less than its heap.
 _HEAP_MB_MIN = 480
@@ -66,6 +66,13 @@ def _run(commands: Any) -> None:
         "--standby", type=_count(0), metavar="N", help="nodes that wait to take a place (1 for pair, else 0)"
     )
     made.add_argument(
+        "--silence-ms",
+        type=_count(SILENCE_MS_MIN),
+        default=Policy.silence_ms,
+        metavar="MS",
+        help=f"a replica that hangs this long counts as dead ({Policy.silence_ms})",
+    )
+    made.add_argument(
         "--zookeeper", type=_address, metavar="HOST:PORT", help="use this ZooKeeper instead of an own one"
     )
     made.add_argument("--folder", metavar="DIR", help="the run's folder (a new one under runs/)")
@@ -74,7 +81,7 @@ def _run(commands: Any) -> None:
         "--heap", type=_count(_HEAP_MB_MIN), default=640, metavar="MB", help="memory for each node's Java"
     )
     made.add_argument("--no-history", action="store_true", help="do not record what happens for `check`")
-    made.add_argument("--seconds", type=_positive, metavar="S", help="end after this long")
+    made.add_argument("--seconds", type=_positive, metavar="S", help="end after this long, start included")
     made.add_argument("--plain", action="store_true", help="lines of text instead of a live view")
 
 

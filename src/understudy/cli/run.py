@@ -12,40 +12,46 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from understudy.cli.folders import fresh_folder, outputs, require_empty_outputs
+from understudy.cli.folders import fresh_folder, log_into, outputs, require_empty_outputs
 from understudy.cli.interruption import Interruption
 from understudy.cli.picture import figures, node_lines
 from understudy.cli.view import View, view_for
-from understudy.cli.watching import Seen, Watch
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
-from understudy.flow.policy import policy_named
+from understudy.flow.policy import Policy, policy_named
+from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.server import require_free_port
+from understudy.runtime.gateway.process import FACT
 from understudy.runtime.local import LocalRun
 from understudy.runtime.settings import RunSettings
 
 LOST = 1
-_PERIOD_S = 0.25
+_PERIOD_S = 0.5
 _RATE_OVER_S = 3.0
-_STALE_S = 5.0
+#: Being away for less than this is no news: a gateway is back so soon after it died.
+_AWAY_S = 3.0
 
 
 def execute(arguments: Namespace) -> int:
     flow = load(arguments.flow)
-    nodes, standby = _node_counts(arguments)
+    policy = policy_named(arguments.policy, silence_ms=arguments.silence_ms)
+    nodes, standby = _node_counts(arguments, policy)
     require_empty_outputs(flow)
+    require_free_port("The gateway", RunSettings.host, arguments.port)
     folder = fresh_folder(arguments.folder, flow.name)
     settings = RunSettings(
         run=folder.name,
         flow_path=str(Path(arguments.flow).resolve()),
         folder=str(folder),
         zookeeper=arguments.zookeeper or "",
-        policy=arguments.policy,
+        policy=policy.name,
+        silence_ms=policy.silence_ms,
         gateway_port=arguments.port,
         heap_mb=arguments.heap,
         history=not arguments.no_history,
     )
-    title = f"{flow.name}, policy {arguments.policy}"
+    title = f"{flow.name}, policy {policy.name}"
     with Interruption() as interruption, view_for(title, plain=arguments.plain) as view:
         view.say(f"run folder {folder}")
         with _local_run(settings, nodes, standby, view) as run:
@@ -55,13 +61,13 @@ def execute(arguments: Namespace) -> int:
     return code
 
 
-def _node_counts(arguments: Namespace) -> tuple[int, int]:
-    replicas = policy_named(arguments.policy).replicas
+def _node_counts(arguments: Namespace, policy: Policy) -> tuple[int, int]:
+    replicas = policy.replicas
     nodes = replicas if arguments.nodes is None else arguments.nodes
     standby = (1 if replicas > 1 else 0) if arguments.standby is None else arguments.standby
     if nodes < replicas:
         raise UserError(
-            f"policy {arguments.policy!r} needs {replicas} nodes, not {nodes}. "
+            f"policy {policy.name!r} needs {replicas} nodes, not {nodes}. "
             "Leave --nodes out, or choose --policy none."
         )
     return nodes, standby
@@ -71,26 +77,26 @@ def _local_run(settings: RunSettings, nodes: int, standby: int, view: View) -> L
     if settings.zookeeper:
         return LocalRun(settings, nodes=nodes, standby=standby, respawn=True)
     view.say("starting ZooKeeper")
-    settings.path.mkdir(parents=True, exist_ok=True)
     return LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby, respawn=True)
 
 
 def _looked_after(run: LocalRun, view: View, interruption: Interruption, seconds: float | None) -> int:
     """Keep the run going until it ends, one way or another; the exit code."""
-    # The watch connects first: a ZooKeeper that does not answer is told before anything else starts.
-    with Watch(run.settings) as watch:
+    # Connected first: a ZooKeeper that does not answer is told before anything else starts.
+    with Coordination(run.settings.zookeeper, run.settings.run) as coordination:
+        _require_new_name(coordination)
+        log_into(run.settings)
         run.start()
         view.say(f"starting the gateway and Spark on {', '.join(run.node_names)}")
         began_s = time.monotonic()
-        shown = _Shown(run, view)
+        shown = _Shown(run, view, coordination)
         while not interruption.wait(_PERIOD_S):
+            status = run.status()
             if run.finished:
                 view.say("every source has ended and everything is delivered")
                 return 0
-            run.check()
-            seen = watch.latest
-            shown.update(seen)
-            lost = seen.status.get("lost")
+            shown.update(status)
+            lost = status and status["lost"]
             if lost:
                 view.say(f"The flow is lost: {lost.rstrip('.')}. Start it again in a new folder.")
                 return LOST
@@ -101,29 +107,45 @@ def _looked_after(run: LocalRun, view: View, interruption: Interruption, seconds
     return interruption.exit_code
 
 
-class _Shown:
-    """Turns what was seen into what is shown, with rates over the last seconds."""
+def _require_new_name(coordination: Coordination) -> None:
+    """Refuse a name that this ZooKeeper knows: what was decided for that run would be taken for ours."""
+    if coordination.get_fact(FACT) is not None:
+        raise UserError(
+            f"ZooKeeper at {coordination.address} knows a run named {coordination.run!r} already. "
+            "A run is named like its folder: name another one with --folder."
+        )
 
-    def __init__(self, run: LocalRun, view: View) -> None:
+
+class _Shown:
+    """Turns statuses into what is shown, with rates over the last seconds, and changes into news."""
+
+    def __init__(self, run: LocalRun, view: View, coordination: Coordination) -> None:
         self._run = run
         self._view = view
-        self._earlier: list[dict[str, Any]] = []
-        self._stale = False
+        self._coordination = coordination
+        self._recent: list[dict[str, Any]] = []
         self._incarnations: dict[str, int] = {}
+        self._gateway = _Presence(view, "the gateway does not answer", "the gateway answers again")
+        self._zookeeper = _Presence(
+            view,
+            "ZooKeeper does not answer; the run goes on with what was last decided",
+            "ZooKeeper answers again",
+        )
 
-    def update(self, seen: Seen) -> None:
-        self._tell_if_stale(seen)
+    def update(self, status: dict[str, Any] | None) -> None:
         self._tell_restarts()
+        self._zookeeper.note(self._coordination.session.connected)
+        if status is not None:
+            self._recent.append(status)
+            while status["at_us"] - self._recent[0]["at_us"] > _RATE_OVER_S * 1e6:
+                self._recent.pop(0)
+        if self._recent:
+            # Before its first answer the gateway is not away, it starts.
+            self._gateway.note(status is not None)
+        # While the gateway is away, what it last said is the best that is known.
+        before, now = (self._recent[0], self._recent[-1]) if self._recent else ({}, {})
         running = {name: child.running for name, child in self._run.children.items() if name != "gateway"}
-        ready = {m.name: str(m.facts.get("node", m.name)) for m in seen.members if m.kind == "node"}
-        status = seen.status
-        if status and (not self._earlier or self._earlier[-1]["at_us"] != status["at_us"]):
-            self._earlier.append(status)
-            while status["at_us"] - self._earlier[0]["at_us"] > _RATE_OVER_S * 1e6:
-                self._earlier.pop(0)
-        before = self._earlier[0] if self._earlier else {}
-        now = figures(before, status)
-        self._view.show(status.get("epoch", 0), node_lines(status, ready, running), now)
+        self._view.show(now.get("epoch", 0), node_lines(now, running), figures(before, now))
 
     def _tell_restarts(self) -> None:
         for name, child in self._run.children.items():
@@ -131,11 +153,26 @@ class _Shown:
                 self._view.say(f"{name} died and was started again")
             self._incarnations[name] = child.incarnation
 
-    def _tell_if_stale(self, seen: Seen) -> None:
-        stale = seen.at_s > 0 and time.monotonic() - seen.at_s > _STALE_S
-        if stale and not self._stale:
-            self._view.say("ZooKeeper does not answer; the run goes on with what was last decided")
-        self._stale = stale
+
+class _Presence:
+    """Tells once that somebody is away, and once that they are back."""
+
+    def __init__(self, view: View, away: str, back: str) -> None:
+        self._view = view
+        self._away = away
+        self._back = back
+        self._seen_s = time.monotonic()
+        self._told = False
+
+    def note(self, present: bool) -> None:
+        if present:
+            self._seen_s = time.monotonic()
+            if self._told:
+                self._told = False
+                self._view.say(self._back)
+        elif not self._told and time.monotonic() - self._seen_s > _AWAY_S:
+            self._told = True
+            self._view.say(self._away)
 
 
 def _say_where(flow: Flow, settings: RunSettings) -> None:
@@ -143,4 +180,5 @@ def _say_where(flow: Flow, settings: RunSettings) -> None:
         print(f"output   {folder}")
     print(f"logs     {settings.path / 'logs'}")
     if settings.history:
-        print(f"history  {settings.path / 'history'}   (understudy check {settings.folder})")
+        print(f"history  {settings.path / 'history'}")
+        print(f"judge it with: understudy check {settings.folder}")

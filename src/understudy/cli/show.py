@@ -8,38 +8,26 @@ itself.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 
-from understudy.cli.interruption import Interruption
-from understudy.cli.watching import Seen, Watch
-from understudy.flow.errors import EnvironmentFailed
+from understudy.cli.interruption import Interrupted, Interruption
 from understudy.runtime.local import LocalRun, memory_mb
+from understudy.runtime.status import started_as
+from understudy.runtime.trial import Trial, all_active, ready_processes
 
 STEADY_S = 8.0
 #: On a busy machine it may never be quite steady; after this long it goes on anyway.
 PATIENCE_S = 20.0
-_LATENCY_MS_MAX = 2_500
-_PAUSE_S_MAX = 2.0
-_GROUP_MS_MAX = 2_000
-_QUEUED_MAX = 20
-_LOOK_EVERY_S = 0.1
+_PROGRESS_EVERY_S = 10.0
 _WEIGH_EVERY_S = 2.0
 
 Say = Callable[[str], None]
-
-
-class TooShort(Exception):
-    """The input ended before everything was shown."""
-
-
-class Interrupted(Exception):
-    """The user has seen enough."""
 
 
 @dataclass
@@ -69,26 +57,26 @@ class Story:
 class Show:
     """One demonstration. The run does not replace nodes that die."""
 
-    def __init__(self, run: LocalRun, watch: Watch, interruption: Interruption, say: Say) -> None:
+    def __init__(self, run: LocalRun, interruption: Interruption, say: Say) -> None:
         self._run = run
-        self._watch = watch
+        self._trial = Trial(run, pause=self._pause)
         self._interruption = interruption
-        self._say = say
+        self._print = say
+        self._said_s = self._began_s = time.monotonic()
         self._weighed_s = 0.0
         self.story = Story(now_us())
 
     def play(self, source_s: float) -> Story:
-        """The whole run. Raises `TooShort` if the input ends before the second kill."""
+        """The whole run. Raises the trial's `Finished` if the input ends before the second kill."""
         self._wait_for_nodes()
         self._wait_until_steady("Both replicas are active and output is flowing.")
         self.story.steady_us = now_us()
-        first = self._kill("PRIM", "primary")
-        survivor = self._watch.latest.status["seats"]["SEC"]["node"]
-        self._wait_for_catch_up(first)
+        survivor = self._trial.process_in("secondary")
+        self._wait_for_catch_up(self._kill("primary", "primary"))
         self._wait_until_steady("Both places are filled again and output is flowing.")
-        self._kill_node(survivor, "the former secondary")
+        self._kill(survivor, "the former secondary")
         self._say("One replica is left. Waiting for the end of the input.")
-        self._wait(lambda _seen: self._run.finished, source_s + 120.0, "the end of the run", may_finish=True)
+        self._trial.wait_finished(source_s + 120.0)
         self.story.ended_us = now_us()
         self._say("Every packet has been taken in and every result delivered.")
         return self.story
@@ -97,86 +85,49 @@ class Show:
 
     def _wait_for_nodes(self) -> None:
         ready: set[str] = set()
-        began_s = time.monotonic()
 
-        def all_there(seen: Seen) -> bool:
-            for name in sorted(seen.ready_nodes - ready):
+        def all_there(status: dict[str, Any]) -> bool:
+            for name in sorted(ready_processes(status) - ready):
                 ready.add(name)
-                self._say(f"{name} is ready after {time.monotonic() - began_s:.0f} s.")
+                self._say(f"{name} is ready after {time.monotonic() - self._began_s:.0f} s.")
             return ready >= set(self._run.node_names)
 
-        self._wait(all_there, 300.0, "every node to start")
+        self._trial.wait("every node to start", all_there, 300.0)
 
     def _wait_until_steady(self, then_say: str) -> None:
-        began_s = time.monotonic()
-        since_s = began_s
-
-        def steady(seen: Seen) -> bool:
-            nonlocal since_s
-            status, now_s = seen.status, time.monotonic()
-            if not flowing(seen):
-                since_s = now_s
-            # Output there must be, however busy the machine is.
-            tired = seen.all_active and status.get("rows_out", 0) > 0 and now_s - began_s > PATIENCE_S
-            return tired or now_s - since_s >= STEADY_S
-
-        self._wait(steady, 600.0, "steady output")
-        status = self._watch.latest.status
+        status = self._trial.wait_running(held_s=STEADY_S, patience_s=PATIENCE_S, timeout_s=600.0)
         self._say(f"{then_say} Latency {status['latency_ms']:.0f} ms, {status['rows_out']} results so far.")
 
-    def _kill(self, slot: str, role: str) -> Kill:
-        return self._kill_node(self._watch.latest.status["seats"][slot]["node"], role)
-
-    def _kill_node(self, node: str, role: str) -> Kill:
-        name = node.rpartition(".")[0] or node
-        kill = Kill(name, role, now_us())
-        self._run.kill(name)
+    def _kill(self, target: str, role: str) -> Kill:
+        name = self._trial.kill(target)
+        kill = Kill(name, role, self._trial.harms[-1].at_us)
         self.story.kills.append(kill)
-        self._say(f"Killed {name}, {role}: its Python, its Java and everything else of it, with SIGKILL.")
+        self._say(f"Killed {name}, {role}: Python, Java and all that it started, with SIGKILL.")
         return kill
 
     def _wait_for_catch_up(self, kill: Kill) -> None:
-        epoch = self._watch.latest.status["epoch"]
-        told = False
-
-        def caught_up(seen: Seen) -> bool:
-            nonlocal told
-            status = seen.status
-            if not status or status["epoch"] <= epoch:
-                return False
-            if not told:
-                told = True
-                self._say(f"{kill.node} was declared dead after {(now_us() - kill.at_us) / 1e6:.1f} s.")
-            return seen.all_active
-
-        self._wait(caught_up, 120.0, "the standby to catch up")
+        self._trial.wait_decided()
+        self._say(f"{kill.node} was declared dead after {(now_us() - kill.at_us) / 1e6:.1f} s.")
+        status = self._trial.wait("the standby to catch up", all_active)
         kill.caught_up_us = now_us()
-        newest = max(self._watch.latest.status["seats"].values(), key=lambda seat: int(seat["epoch"]))
-        kill.caught_up = newest["node"].rpartition(".")[0] or newest["node"]
+        newest = max(status["seats"].values(), key=lambda seat: int(seat["epoch"]))
+        kill.caught_up = started_as(newest["node"])
         took_s = (kill.caught_up_us - kill.at_us) / 1e6
         self._say(f"{kill.caught_up} has caught up in its place, {took_s:.1f} s after the kill.")
 
-    # --- waiting -----------------------------------------------------------------------------------------
+    # --- meanwhile ---------------------------------------------------------------------------------------
 
-    def _wait(
-        self, until: Callable[[Seen], bool], limit_s: float, what: str, *, may_finish: bool = False
-    ) -> None:
-        deadline_s = time.monotonic() + limit_s
-        while not until(self._watch.latest):
-            if self._interruption.wait(_LOOK_EVERY_S):
-                raise Interrupted
-            self._run.check()
-            self._weigh()
-            lost = self._watch.latest.status.get("lost")
-            if lost:
-                raise EnvironmentFailed(
-                    f"The flow is lost: {lost.rstrip('.')}. Logs are in {self._run.settings.path}/logs."
-                )
-            if self._run.finished and not may_finish:
-                raise TooShort(what)
-            if time.monotonic() > deadline_s:
-                logs = self._run.settings.path / "logs"
-                raise EnvironmentFailed(f"Waited {limit_s:.0f} s for {what} in vain. Logs are in {logs}.")
+    def _say(self, text: str) -> None:
+        self._said_s = time.monotonic()
+        self._print(text)
+
+    def _pause(self, seconds: float) -> None:
+        """Called between two looks at the run."""
+        if self._interruption.wait(seconds):
+            raise Interrupted
+        self._weigh()
+        if time.monotonic() - self._said_s >= _PROGRESS_EVERY_S:
+            self._say(progress(self._trial.latest, self._run.node_names))
 
     def _weigh(self) -> None:
         """Look at the memory of every process now and then."""
@@ -210,23 +161,14 @@ def proportional_mb(pid: int) -> float:
     return total_mb
 
 
-def flowing(seen: Seen) -> bool:
-    """Whether both places are filled, output comes regularly, and both replicas keep up with the input.
-
-    Only the sender's pace shows in the output. The other one must be as far, or it could not take over.
-    """
-    status = seen.status
-    if not seen.all_active or status.get("sender") is None or status.get("last_output_s") is None:
-        return False
-    replicas = [status["nodes"].get(seat["node"], {}) for seat in status["seats"].values()]
-    return (
-        status["last_output_s"] < _PAUSE_S_MAX
-        and status["latency_ms"] < _LATENCY_MS_MAX
-        and all(
-            facts.get("last_group_ms", math.inf) < _GROUP_MS_MAX and facts["queued_buckets"] < _QUEUED_MAX
-            for facts in replicas
-        )
-    )
+def progress(status: dict[str, Any] | None, nodes: list[str]) -> str:
+    """Where a run is that has had no news for a while."""
+    if status is None:
+        return "... the gateway does not answer yet."
+    if not status["rows_in"]:
+        starting = [name for name in nodes if name not in ready_processes(status)]
+        return f"... Spark is still starting on {', '.join(starting)}." if starting else "... no packets yet."
+    return f"... {status['rows_in']} packets in, {status['rows_out']} results out."
 
 
 def now_us() -> int:

@@ -1,4 +1,8 @@
-"""What a person sees while a run goes on: a live view in a terminal, lines of text elsewhere."""
+"""What a person sees while a run goes on: a live view in a terminal, lines of text elsewhere.
+
+Everything in the live view has a place and a width of its own, so that nothing moves when a number gets
+another digit. It fits 80 columns.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,25 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rich.console import Console, Group
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from understudy.cli.picture import Figures, NodeLine
+from understudy.cli.picture import Figures, NodeLine, plural
 
 #: Without news, a plain view says this often how things are.
 _LINE_EVERY_S = 5.0
 _COLOURS = {"ACTIVE": "green", "DEAD": "red", "STDBY": "yellow", "STDBY (ready)": "cyan"}
+_COLUMNS: tuple[tuple[str, int, JustifyMethod], ...] = (
+    ("node", 12, "left"),
+    ("place", 9, "left"),
+    ("state", 14, "left"),
+    ("sends", 5, "left"),
+    ("last buckets", 16, "right"),
+    ("waiting", 7, "right"),
+    ("rows in", 11, "right"),
+)
 
 
 class View(Protocol):
@@ -42,37 +55,67 @@ class LiveView:
         self._title = title
         self._live = Live(console=console, auto_refresh=False)
         self._began_s = time.monotonic()
+        self._drawn: list[RenderableType] = []
 
     def say(self, text: str) -> None:
-        self._live.console.print(text)
+        # As it is: no bracket is markup, and a path that wraps can still be copied whole.
+        self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, epoch: int, nodes: Sequence[NodeLine], figures: Figures) -> None:
-        self._live.update(self._drawn(epoch, nodes, figures), refresh=True)
-
-    def _drawn(self, epoch: int, nodes: Sequence[NodeLine], figures: Figures) -> Group:
-        table = Table(
-            title=f"{self._title}   epoch {epoch}   {time.monotonic() - self._began_s:.0f} s", expand=False
-        )
-        for column in ("node", "place", "state", "sends", "last group", "waiting", "rows in"):
-            table.add_column(column)
-        for line in nodes:
-            table.add_row(
-                line.node,
-                line.place,
-                Text(line.state, style=_COLOURS.get(line.state, "")),
-                "yes" if line.sends else "",
-                line.group,
-                "" if line.queued_buckets is None else str(line.queued_buckets),
-                "" if line.rows_in is None else str(line.rows_in),
-            )
-        return Group(table, Text(figures.sentence), Text("Ctrl-C ends the run.", style="dim"))
+        title = f"{self._title}   epoch {epoch}   {time.monotonic() - self._began_s:.0f} s"
+        self._drawn = [
+            _line(""),
+            _line(title, "bold"),
+            _table(nodes),
+            *map(_line, _figure_lines(figures)),
+        ]
+        self._live.update(Group(*self._drawn, _line("Ctrl-C ends the run.", "dim")), refresh=True)
 
     def __enter__(self) -> LiveView:
         self._live.__enter__()
         return self
 
     def __exit__(self, *_: Any) -> None:
+        # What stays on the screen is how things were at the end.
+        self._live.update(Group(*self._drawn), refresh=True)
         self._live.__exit__(None, None, None)
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _table(nodes: Sequence[NodeLine]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="underline")
+    for column, width, justify in _COLUMNS:
+        table.add_column(column, width=width, justify=justify, no_wrap=True, overflow="ellipsis")
+    for line in nodes:
+        table.add_row(
+            line.node,
+            line.place,
+            Text(line.state, style=_COLOURS.get(line.state, "")),
+            "yes" if line.sends else "",
+            "" if line.group_ms is None else f"{line.group_buckets} in {line.group_ms:5.0f} ms",
+            "" if line.queued_buckets is None else str(line.queued_buckets),
+            "" if line.rows_in is None else str(line.rows_in),
+        )
+    return table
+
+
+def _figure_lines(figures: Figures) -> list[str]:
+    latency = "-" if figures.latency_ms is None else f"{figures.latency_ms:.0f} ms"
+    last = "-" if figures.last_output_s is None else f"{figures.last_output_s:.1f} s ago"
+    return [
+        f"in  {_rows(figures.rows_in or 0, figures.rows_in_per_s)}    latency     {latency:>10}",
+        f"out {_rows(figures.rows_out, figures.rows_out_per_s)}    last output {last:>10}",
+        f"buffered {plural(figures.buffered_buckets, 'bucket')}, {figures.buffered_mb}; "
+        f"late {plural(figures.late, 'row')}",
+    ]
+
+
+def _rows(rows: int, rows_per_s: float | None) -> str:
+    rate = "-" if rows_per_s is None else f"{rows_per_s:.0f} rows/s"
+    return f"{rate:>14}  {rows:>12} rows"
 
 
 class PlainView:

@@ -48,7 +48,8 @@ def _execute(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as problem:
-        raise FlowError(f"{file}:{problem.lineno}: {problem.msg}.") from None
+        place = file if problem.lineno is None else f"{file}:{problem.lineno}"
+        raise FlowError(f"{place}: {problem.msg}.") from None
     except UserError as problem:
         raise FlowError(f"{_place(file, problem)}: {problem}") from None
     except (Exception, SystemExit) as problem:

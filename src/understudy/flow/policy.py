@@ -7,23 +7,30 @@ from typing import ClassVar
 
 from understudy.flow.errors import FlowError
 
+#: Below this a garbage collection looks like a death.
+SILENCE_MS_MIN = 500
+
 
 @dataclass(frozen=True)
 class Policy:
-    """What every policy has."""
+    """What every policy has.
+
+    `silence_ms`: after this long without a sign a connection counts as broken, and a replica behind it as
+    dead. It decides how soon a process that hangs is noticed; one that dies breaks its connections and is
+    noticed at once. ZooKeeper gives up a process that hangs after 2 s in any case.
+    """
 
     name: ClassVar[str]
     #: How many nodes run each fragment.
     replicas: ClassVar[int]
 
-    #: A node that is silent for this long is declared dead.
-    silence_ms: int = 1_000
+    silence_ms: int = 2_000
 
     def __post_init__(self) -> None:
-        # Below this a garbage collection looks like a death.
-        if self.silence_ms < 100:
+        if self.silence_ms < SILENCE_MS_MIN:
             raise FlowError(
-                f"policy {self.name!r}: silence_ms must be at least 100, not {self.silence_ms!r}."
+                f"policy {self.name!r}: silence_ms must be at least {SILENCE_MS_MIN}, "
+                f"not {self.silence_ms!r}."
             )
 
 

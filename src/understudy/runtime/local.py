@@ -16,19 +16,24 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from understudy.engine.jvm import sweep
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.process import failure_file, finished_file, ready_file
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.status import status_of
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 20.0
+STATUS_TIMEOUT_S = 2.0
 #: A process is not started again sooner than this after its last start.
 RESPAWN_PAUSE_S = 1.0
 #: A node that was started again this often and fails to come up will not come up.
@@ -100,6 +105,14 @@ class LocalRun:
     def pid(self, name: str) -> int:
         return self._children[name].process.pid
 
+    def status(self) -> dict[str, Any] | None:
+        """The gateway's status, after `check`; None while it cannot be had. Takes 2 s at most."""
+        self.check()
+        try:
+            return status_of(self.settings, STATUS_TIMEOUT_S)
+        except EnvironmentFailed:
+            return None
+
     def check(self) -> None:
         """Start again what died and should not have; raise what a process says is wrong."""
         if self._ending:
@@ -157,6 +170,7 @@ class LocalRun:
         """End everything: nodes and gateway in good order, then ZooKeeper. Nothing is left behind."""
         self._ending = True
         children = list(self.children.values())
+        families = [member for child in children for member in _family(child.process.pid)[1:]]
         for child in children:
             if child.running:
                 signal_tree(child.process.pid, signal.SIGCONT)
@@ -169,8 +183,11 @@ class LocalRun:
                 log.warning("%s does not end; killing it", child.name)
                 signal_tree(child.process.pid, signal.SIGKILL)
                 child.process.wait()
+        # A Java ends when it notices that its node is gone. One that is still starting takes a while to.
+        _signal(families, signal.SIGKILL)
         if self.zookeeper is not None:
             self.zookeeper.stop()
+        sweep()
 
     def __enter__(self) -> LocalRun:
         return self
@@ -212,32 +229,38 @@ def _free_port(host: str) -> int:
 
 def signal_tree(pid: int, number: signal.Signals) -> None:
     """Signal a process and all its descendants; the process first, so that it starts no more."""
+    _signal(_family(pid), number)
+
+
+def end_descendants() -> None:
+    """Kill whatever this process has started, directly or not, and still runs."""
+    left = _family(os.getpid())[1:]
+    _signal(left, signal.SIGKILL)
+    psutil.wait_procs(left, timeout=STOP_TIMEOUT_S)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """A process and all its descendants; none if it is gone."""
     try:
         process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
+        return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
-        return
-    for member in family:
-        try:
-            member.send_signal(number)
-        except psutil.NoSuchProcess:
-            continue
+        return []
+
+
+def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def memory_mb(pid: int) -> dict[str, float]:
     """Resident memory of a process and its descendants by kind: python, java."""
     total: dict[str, float] = {}
-    try:
-        process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return total
-    for member in family:
-        try:
+    for member in _family(pid):
+        with suppress(psutil.NoSuchProcess):
             kind = "java" if "java" in member.name() else "python"
             total[kind] = total.get(kind, 0.0) + member.memory_info().rss / 2**20
-        except psutil.NoSuchProcess:
-            continue
     return total
 
 

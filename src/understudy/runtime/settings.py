@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed
+from understudy.flow.policy import Policy
 
 FILE = "run.json"
 
@@ -20,12 +21,12 @@ class RunSettings:
     folder: str
     zookeeper: str
     policy: str = "pair"
+    #: The policy's own parameter, as it was when the run was created.
+    silence_ms: int = Policy.silence_ms
     host: str = "127.0.0.1"
     gateway_port: int = 0
     master: str = "local[2]"
     heap_mb: int = 640
-    beat_s: float = 0.25
-    silence_s: float = 2.0
     input_buckets_max: int = 100_000
     input_bytes_max: int = 256 * 2**20
     output_buckets_max: int = 100_000
@@ -37,6 +38,15 @@ class RunSettings:
     @property
     def path(self) -> Path:
         return Path(self.folder)
+
+    @property
+    def silence_s(self) -> float:
+        return self.silence_ms / 1_000
+
+    @property
+    def beat_s(self) -> float:
+        """How often a connection gives a sign: eight signs must fail to come before it counts as broken."""
+        return min(0.25, self.silence_s / 8)
 
     def log_file(self, process: str) -> Path:
         return self.path / "logs" / f"{process}.log"

@@ -1,4 +1,8 @@
-"""Asking a running gateway how things are."""
+"""Asking a run's gateway how things are. Everybody who looks at a run from outside asks here.
+
+The run's settings say where the gateway listens, so nobody else has to be asked: a status can be had while
+ZooKeeper is away. A port may have gone to another run since; the answer says whose it is.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,6 @@ import threading
 from typing import Any
 
 from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.coordination.client import Coordination
-from understudy.runtime.gateway.process import FACT
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Refused, connect
@@ -34,7 +36,10 @@ def status_at(address: str, timeout_s: float = 5.0) -> dict[str, Any]:
                 on_frame=arrived,
                 on_closed=answers.put,
             )
-        except (ConnectionError, Refused) as problem:
+        except ConnectionError:
+            # What Flight says here is a paragraph about sockets.
+            answers.put("nobody listens there, or it is still starting")
+        except Refused as problem:
             answers.put(str(problem))
 
     threading.Thread(target=ask, daemon=True).start()
@@ -43,14 +48,22 @@ def status_at(address: str, timeout_s: float = 5.0) -> dict[str, Any]:
     except queue.Empty:
         answer = f"nothing was heard within {timeout_s:g} s"
     if isinstance(answer, str):
-        raise EnvironmentFailed(f"The gateway at {address} does not tell its status: {answer}")
+        raise EnvironmentFailed(f"The gateway at {address} does not tell its status: {answer}.")
     return answer
 
 
-def gateway_address(settings: RunSettings) -> str:
-    """Where the gateway of a run listens, as ZooKeeper knows it."""
-    with Coordination(settings.zookeeper, settings.run) as coordination:
-        facts = coordination.get_fact(FACT)
-    if not facts:
+def status_of(settings: RunSettings, timeout_s: float = 5.0) -> dict[str, Any]:
+    """The status of a run. Raises `EnvironmentFailed` if its gateway does not answer."""
+    if not settings.gateway_port:
         raise EnvironmentFailed(f"Run {settings.run!r} has no gateway yet.")
-    return str(facts["flight"])
+    status = status_at(f"{settings.host}:{settings.gateway_port}", timeout_s)
+    if status["run"] != settings.run:
+        raise EnvironmentFailed(
+            f"Run {settings.run!r} has ended; its gateway's port now belongs to run {status['run']!r}."
+        )
+    return status
+
+
+def started_as(node: str) -> str:
+    """The name a node's process was started under; the node's own name counts its incarnations."""
+    return node.rpartition(".")[0] or node

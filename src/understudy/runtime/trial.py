@@ -6,6 +6,7 @@ is killed when both are active and output flows, and the next one when the stand
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -14,11 +15,20 @@ from typing import Any
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.local import LocalRun
-from understudy.runtime.status import gateway_address, status_at
+from understudy.runtime.status import started_as
 
-POLL_S = 0.1
-#: A newcomer has caught up when it has no more than this many buckets to go.
-BEHIND_BUCKETS_MAX = 30
+POLL_S = 0.2
+#: A replica keeps up when it has no more than this many buckets to go.
+BEHIND_BUCKETS_MAX = 20
+#: The first groups of a replica are slow: Java still compiles.
+GROUPS_MIN = 3
+PAUSE_S_MAX = 2.0
+
+Condition = Callable[[dict[str, Any]], bool]
+
+
+class Finished(Exception):
+    """The run's work was done before what was waited for happened."""
 
 
 @dataclass(frozen=True)
@@ -31,52 +41,64 @@ class Harm:
 
 
 class Trial:
-    """Watches and harms a local run. All waiting has an end."""
+    """Watches and harms a local run. All waiting has an end.
 
-    def __init__(self, run: LocalRun, *, tell: Callable[[str], None] = lambda _text: None) -> None:
+    `tell` hears of every harm. `pause` is called between two looks at the run, with how long to wait; what
+    it raises ends the waiting. `latest` is what the last look saw; None if the gateway did not answer.
+    """
+
+    def __init__(
+        self,
+        run: LocalRun,
+        *,
+        tell: Callable[[str], None] = lambda _text: None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.run = run
         self.harms: list[Harm] = []
+        self.latest: dict[str, Any] | None = None
         self._tell = tell
-        self._address: str | None = None
+        self._pause = pause
         self._decided_after = 0
 
     # --- watching ----------------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any] | None:
-        """The gateway's status; None while it cannot be had."""
-        self.run.check()
-        try:
-            if self._address is None:
-                self._address = gateway_address(self.run.settings)
-            return status_at(self._address, timeout_s=2.0)
-        except EnvironmentFailed:
-            self._address = None
-            return None
+    def wait(self, what: str, condition: Condition, timeout_s: float = 120.0) -> dict[str, Any]:
+        """Wait until the status meets the condition.
 
-    def wait(
-        self, what: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 120.0
-    ) -> dict[str, Any]:
-        """Wait until the status meets the condition. Raises `TimeoutError` that says what was waited for."""
-        deadline = time.monotonic() + timeout_s
-        status: dict[str, Any] | None = None
-        while time.monotonic() < deadline:
-            status = self.status()
-            if status is not None:
-                if status["lost"]:
-                    raise EnvironmentFailed(f"The flow is lost: {status['lost']}")
-                if condition(status):
-                    return status
-            time.sleep(POLL_S)
-        raise TimeoutError(f"{what} did not happen within {timeout_s:g} s; the last status was {status}")
-
-    def wait_running(self, timeout_s: float = 180.0) -> dict[str, Any]:
-        """Wait until every seat is active, every replica keeps up, and output flows.
-
-        After harm to a seated node this includes that the controller has decided about it.
+        Raises `Finished` if the run is done first, and `EnvironmentFailed` if the flow is lost or the time
+        is over; both say what was waited for.
         """
-        return self.wait(
-            "a steady state", lambda s: s["epoch"] > self._decided_after and _steady(s), timeout_s
-        )
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            status = self._status()
+            if status is not None and condition(status):
+                return status
+            if self.run.finished:
+                raise Finished(what)
+            self._pause(POLL_S)
+        raise self._in_vain(what, timeout_s)
+
+    def wait_running(
+        self, *, held_s: float = 0.0, patience_s: float = math.inf, timeout_s: float = 180.0
+    ) -> dict[str, Any]:
+        """Wait until the run is steady and has been for `held_s`.
+
+        After harm to a seated node this includes that the controller has decided about it. On a busy machine
+        a run may never be quite steady: after `patience_s`, warm replicas and some output are enough.
+        """
+        began_s = time.monotonic()
+        since_s = math.inf
+
+        def held(status: dict[str, Any]) -> bool:
+            nonlocal since_s
+            now_s = time.monotonic()
+            decided = status["epoch"] > self._decided_after
+            since_s = min(since_s, now_s) if decided and steady(status) else math.inf
+            tired = now_s - began_s > patience_s and decided and warm(status) and status["rows_out"] > 0
+            return tired or now_s - since_s >= held_s
+
+        return self.wait("a steady run", held, timeout_s)
 
     def wait_output(self, rows: int, timeout_s: float = 60.0) -> dict[str, Any]:
         """Wait until that many more rows were delivered."""
@@ -88,59 +110,72 @@ class Trial:
             timeout_s,
         )
 
-    def wait_epoch(self, after: int, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Wait until the controller has decided something after this epoch."""
-        return self.wait("a new view", lambda status: status["epoch"] > after, timeout_s)
+    def wait_decided(self, timeout_s: float = 60.0) -> dict[str, Any]:
+        """Wait until the controller has decided about the seated node that was harmed last."""
+        return self.wait("a new view", lambda status: status["epoch"] > self._decided_after, timeout_s)
 
     def wait_member(self, name: str, timeout_s: float = 120.0) -> dict[str, Any]:
         """Wait until a process that was started again is ready: a member, with or without a seat."""
-        return self.wait(
-            f"{name} as a member",
-            lambda status: any(_base(node) == name for node in status["members"]),
-            timeout_s,
-        )
+        return self.wait(f"{name} as a member", lambda status: name in ready_processes(status), timeout_s)
 
     def wait_finished(self, timeout_s: float = 300.0) -> None:
         """Wait until every source has ended and everything is delivered."""
-        deadline = time.monotonic() + timeout_s
-        while not self.run.finished:
-            status = self.status()
-            if status is not None and status["lost"]:
-                raise EnvironmentFailed(f"The flow is lost: {status['lost']}")
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"the run did not finish within {timeout_s:g} s; the last status was {status}"
-                )
-            time.sleep(POLL_S)
+        try:
+            self.wait("the end of the run", lambda _status: False, timeout_s)
+        except Finished:
+            return
+
+    def _status(self) -> dict[str, Any] | None:
+        self.latest = status = self.run.status()
+        if status is not None and status["lost"]:
+            raise EnvironmentFailed(
+                f"The flow is lost: {status['lost'].rstrip('.')}. Logs are in {self._logs}."
+            )
+        return status
+
+    def _in_vain(self, what: str, timeout_s: float) -> EnvironmentFailed:
+        problem = EnvironmentFailed(f"Waited {timeout_s:.0f} s for {what} in vain. Logs are in {self._logs}.")
+        # For whoever reads a stack trace; a sentence for users has no room for it.
+        problem.add_note(f"the last status was {self.latest}")
+        return problem
+
+    @property
+    def _logs(self) -> str:
+        return str(self.run.settings.path / "logs")
 
     # --- harming -----------------------------------------------------------------------------------------
 
     def process_in(self, role: str) -> str:
-        """The process that a role is played by now: `sender`, `holder` (the other one) or `standby`.
+        """The process that plays a role now.
 
-        `standby` is the node that is catching up, or else one without a seat.
+        `primary` and `secondary` are the slots; `sender` is who sends, `holder` the other one; `standby` is
+        the node that is catching up, or else one without a seat.
         """
-        status = self.wait("a status", lambda s: s["sender"] is not None)
-        seats = status["seats"]
-        if role == "standby":
-            seated = {seat["node"]: seat["status"] for seat in seats.values()}
-            catching_up = [_base(node) for node, state in seated.items() if state == "STDBY"]
-            active = {_base(node) for node, state in seated.items() if state == "ACTIVE"}
-            free = [
-                name for name in self.run.node_names if name not in active and self.run.children[name].running
-            ]
-            return (catching_up or free)[0]
+        status = self.wait("a sender", lambda s: s["sender"] is not None)
+        seats = {slot: seat["node"] for slot, seat in status["seats"].items()}
         sender = status["sender"]
-        other = next(slot for slot in seats if slot != sender)
-        return _base(seats[sender if role == "sender" else other]["node"])
+        if role == "standby":
+            return self._standby(status)
+        if role == "holder":
+            return started_as(next(node for slot, node in seats.items() if slot != sender))
+        return started_as(seats[{"primary": "PRIM", "secondary": "SEC", "sender": sender}[role]])
+
+    def _standby(self, status: dict[str, Any]) -> str:
+        seats = status["seats"].values()
+        catching_up = [started_as(seat["node"]) for seat in seats if seat["status"] == "STDBY"]
+        active = {started_as(seat["node"]) for seat in seats if seat["status"] == "ACTIVE"}
+        children = self.run.children
+        free = [name for name in self.run.node_names if name not in active and children[name].running]
+        return (catching_up or free)[0]
 
     def kill(self, role_or_name: str, number: signal.Signals = signal.SIGKILL) -> str:
         """Kill whoever plays a role, or a process by name; returns the process's name."""
-        roles = ("sender", "holder", "standby")
+        roles = ("primary", "secondary", "sender", "holder", "standby")
         name = self.process_in(role_or_name) if role_or_name in roles else role_or_name
         if number in (signal.SIGKILL, signal.SIGSTOP) and name not in ("gateway", "zookeeper"):
             status = self.wait("a status", lambda _status: True)
-            if name in {_base(seat["node"]) for seat in status["seats"].values() if seat["status"] != "DEAD"}:
+            seats = status["seats"].values()
+            if name in {started_as(seat["node"]) for seat in seats if seat["status"] != "DEAD"}:
                 self._decided_after = status["epoch"]
         self._note(number.name, name)
         if name == "zookeeper":
@@ -166,17 +201,30 @@ class Trial:
         self._tell(f"{what} {target}")
 
 
-def _base(node: str) -> str:
-    """The process behind a node's incarnation."""
-    return node.rsplit(".", 1)[0]
+def ready_processes(status: dict[str, Any]) -> set[str]:
+    """The node processes that have come up, by the names they were started under."""
+    return {started_as(node) for node in status["members"]}
 
 
-def _steady(status: dict[str, Any]) -> bool:
+def all_active(status: dict[str, Any]) -> bool:
     seats = status["seats"].values()
-    if not seats or status["sender"] is None or not status["rows_out"]:
+    return bool(seats) and all(seat["status"] == "ACTIVE" for seat in seats)
+
+
+def warm(status: dict[str, Any]) -> bool:
+    """Whether every place is filled by a replica whose slow first groups are behind it."""
+    return all_active(status) and all(
+        status["nodes"].get(seat["node"], {}).get("groups", 0) >= GROUPS_MIN
+        for seat in status["seats"].values()
+    )
+
+
+def steady(status: dict[str, Any]) -> bool:
+    """Whether every replica is warm and keeps up with the input, and output comes regularly.
+
+    Only the sender's pace shows in the output. The other one must be as far, or it could not take over.
+    """
+    if not warm(status) or status["sender"] is None or status["last_output_s"] is None:
         return False
-    if any(seat["status"] != "ACTIVE" for seat in seats):
-        return False
-    behind = [status["nodes"].get(seat["node"], {}).get("queued_buckets") for seat in seats]
-    groups = [status["nodes"].get(seat["node"], {}).get("groups", 0) for seat in seats]
-    return all(n is not None and n <= BEHIND_BUCKETS_MAX for n in behind) and min(groups) >= 3
+    behind: list[int] = [status["nodes"][seat["node"]]["queued_buckets"] for seat in status["seats"].values()]
+    return max(behind) <= BEHIND_BUCKETS_MAX and float(status["last_output_s"]) < PAUSE_S_MAX

@@ -119,7 +119,7 @@ class ZooKeeperServer:
     def start(self) -> ZooKeeperServer:
         if self.running:
             return self
-        _require_free(self.port)
+        require_free_port("ZooKeeper", HOST, self.port)
         command = self._command()
         with self.log.open("ab") as log:
             process = subprocess.Popen(
@@ -232,15 +232,16 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _require_free(port: int) -> None:
+def require_free_port(who: str, host: str, port: int) -> None:
+    """Raise `EnvironmentFailed` if nobody could listen there now. Port 0, any port, is always free."""
     with socket.socket() as probe:
         # Without this, connections of a server that was here a moment ago would count as taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError as error:
             raise EnvironmentFailed(
-                f"ZooKeeper cannot listen on {HOST}:{port}: {error.strerror}. "
+                f"{who} cannot listen on {host}:{port}: {error.strerror}. "
                 "End what uses that port, or choose another one."
             ) from error
 

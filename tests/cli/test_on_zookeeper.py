@@ -1,10 +1,12 @@
-"""`understudy kill` against a real ZooKeeper and processes that stand in for nodes."""
+"""`understudy` commands against a real ZooKeeper, with processes that stand in for nodes."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,8 @@ from understudy.cli.main import main
 from understudy.core.view import Seat, Slot, Status, View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.gateway.process import FACT
+from understudy.runtime.process import finished_file
 from understudy.runtime.settings import RunSettings
 
 pytestmark = pytest.mark.cluster
@@ -107,3 +111,51 @@ def test_status_of_a_run_without_a_gateway_says_so(
 ) -> None:
     assert main(["status", settings.folder]) == 3
     assert "has no gateway yet" in capsys.readouterr().err
+
+
+def test_status_of_a_run_whose_gateway_is_gone_says_where_to_look(
+    settings: RunSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    replace(settings, gateway_port=port).save()
+    assert main(["status", settings.folder]) == 3
+    err = capsys.readouterr().err
+    assert "has ended, or is just starting" in err
+    assert f"{settings.folder}/logs" in err
+
+
+def test_status_of_a_run_that_is_done_says_so(
+    settings: RunSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished_file(settings.path).touch()
+    assert main(["status", settings.folder]) == 3
+    assert "has finished" in capsys.readouterr().err
+
+
+FLOW = """
+import understudy as us
+flow = us.Flow("copy")
+source = flow.source("packets", us.Push("n int, ts timestamp"), time="ts")
+
+@flow.fragment(source, time="ts")
+def copy(packets):
+    return packets
+
+flow.sink(copy, us.Console())
+"""
+
+
+def test_a_name_that_zookeeper_knows_is_refused(
+    settings: RunSettings,
+    coordination: Coordination,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    coordination.put_fact(FACT, {"flight": "nowhere", "pid": 1})
+    (tmp_path / "flow.py").write_text(FLOW)
+    folder = tmp_path / "elsewhere" / settings.run
+    arguments = ["--zookeeper", settings.zookeeper, "--folder", str(folder)]
+    assert main(["run", str(tmp_path / "flow.py"), *arguments]) == 2
+    assert f"knows a run named {settings.run!r} already" in capsys.readouterr().err
+    assert not folder.exists()
