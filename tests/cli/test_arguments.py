@@ -173,6 +173,13 @@ def test_ctrl_c_in_a_command_gives_130(monkeypatch: pytest.MonkeyPatch, good_flo
     assert main(["explain", str(good_flow)]) == 130
 
 
+def test_simulate_explores_a_small_world_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--explore", "1", "--kills", "0"]) == 0
+    assert "no violation" in capsys.readouterr().out
+    assert main(["simulate", "--explore", "1", "--policy", "none"]) == 2
+    assert "pair only" in capsys.readouterr().err
+
+
 def test_simulate_sums_up_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--policy", "pair", "--seeds", "5", "--seed", "3"]) == 0
     out = capsys.readouterr().out

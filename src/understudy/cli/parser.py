@@ -148,12 +148,20 @@ def _simulate(commands: Any) -> None:
         commands,
         "simulate",
         "run the protocols under random faults in virtual time",
-        "One seed makes one schedule. A seed that fails is printed and can be run again.",
+        "One seed makes one schedule. A seed that fails is printed and can be run again. With --explore, "
+        "every schedule of a world of so many buckets is tried instead.",
         "understudy simulate --policy pair --seeds 1000",
     )
     made.add_argument("--policy", choices=sorted(POLICIES), default="pair", help="the policy to try")
     made.add_argument("--seeds", type=_count(1), default=1000, metavar="N", help="how many seeds (1000)")
     made.add_argument("--seed", type=_count(0), default=0, metavar="S", help="the first seed (0)")
+    made.add_argument(
+        "--explore", type=_count(1), metavar="BUCKETS", help="try every schedule of so many buckets"
+    )
+    made.add_argument("--kills", type=_count(0), default=1, metavar="N", help="with --explore: kills (1)")
+    made.add_argument(
+        "--gateway-crashes", type=_count(0), default=0, metavar="N", help="with --explore: crashes (0)"
+    )
 
 
 def _explain(commands: Any) -> None:
