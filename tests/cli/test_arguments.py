@@ -173,6 +173,12 @@ def test_ctrl_c_in_a_command_gives_130(monkeypatch: pytest.MonkeyPatch, good_flo
     assert main(["explain", str(good_flow)]) == 130
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["demo", "--folder", str(tmp_path / "file" / "x")]) == 2
+    assert "cannot be made: Not a directory" in capsys.readouterr().err
+
+
 def test_simulate_explores_a_small_world_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--explore", "1", "--kills", "0"]) == 0
     assert "no violation" in capsys.readouterr().out

@@ -31,6 +31,12 @@ def test_a_kill_at_every_point_is_survived_and_so_is_the_catch_up_after_it(acks:
     assert explored.whole
 
 
+def test_a_standby_that_dies_at_any_point_of_its_catch_up_leaves_the_survivor_unharmed() -> None:
+    explored = explore(Bounds(buckets=1, spares=1, kills=1, begin_with_a_death=True))
+    print(explored)
+    assert explored.whole
+
+
 def test_a_gateway_crash_at_every_point_is_survived() -> None:
     explored = explore(Bounds(buckets=2, spares=0, kills=0, gateway_crashes=1))
     print(explored)
@@ -41,6 +47,7 @@ def test_a_gateway_crash_at_every_point_is_survived() -> None:
     "bounds",
     [
         Bounds(buckets=1, kills=1),
+        Bounds(buckets=1, kills=1, acks=Acks.EACH),
         Bounds(buckets=1, spares=0, kills=0, gateway_crashes=1),
     ],
 )

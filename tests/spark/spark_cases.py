@@ -161,6 +161,40 @@ def tallies(a: DataFrame) -> DataFrame:
     )
 
 
+def _frame_sums(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        yield frame.groupby("k", as_index=False).agg(total=("v", "sum"), at=("ts", "max"))
+
+
+def frame_sums(a: DataFrame) -> DataFrame:
+    return a.mapInPandas(_frame_sums, "k string, total long, at timestamp")
+
+
+def _side_by_side(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+    both = pd.concat([left, right])
+    return both.groupby("k", as_index=False).agg(total=("v", "sum"), at=("ts", "max"))
+
+
+def cogrouped(a: DataFrame, b: DataFrame) -> DataFrame:
+    pairs = a.groupBy("k").cogroup(b.groupBy("k"))
+    return pairs.applyInPandas(_side_by_side, "k string, total long, at timestamp")
+
+
+def bucket_sums_model(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """One row for each key and bucket that has rows, whichever inputs they came from."""
+    said: dict[tuple[int, str], dict[str, Any]] = {}
+    for table in tables.values():
+        for row in table.to_pylist():
+            time_us = _us(row["ts"])
+            sums = said.setdefault(
+                (time_us // WIDTH_US, row["k"]), {"k": row["k"], "total": 0, "at": time_us}
+            )
+            sums["total"] += row["v"]
+            sums["at"] = max(sums["at"], time_us)
+    schema = pa.schema([("k", pa.string()), ("total", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+    return pa.Table.from_pylist(list(said.values()), schema)
+
+
 def first_in_bucket_model(tables: Mapping[str, pa.Table]) -> pa.Table:
     """A key is remembered until the boundary after its first row, less the watermark's millisecond."""
     first_us: dict[str, int] = {}
@@ -228,6 +262,8 @@ CASES = {
         Case("first_in_bucket", first_in_bucket, "ts", model=first_in_bucket_model),
         Case("visits", visits, "at", model=visits_model),
         Case("tallies", tallies, "at", model=tallies_model),
+        Case("frame_sums", frame_sums, "at", model=bucket_sums_model),
+        Case("cogrouped", cogrouped, "at", ("a", "b"), model=bucket_sums_model),
         Case("chained", chained, "window.end"),
         Case("join_then_window", join_then_window, "window.end", ("a", "b")),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from understudy.cli.check import judged
-from understudy.cli.folders import fresh_folder, log_into
+from understudy.cli.folders import fresh_folder, log_into, make
 from understudy.cli.interruption import Interrupted, Interruption
 from understudy.cli.show import Show, Story
 from understudy.demo.figure import draw
@@ -45,6 +45,7 @@ flow = build(rows_per_s={rate!r}, rows={rows!r}, output={output!r})
 def execute(arguments: Namespace) -> int:
     began_s = time.monotonic()
     folder = fresh_folder(arguments.folder, "demo")
+    make(folder)
     settings = _prepared(folder, arguments)
     log_into(settings)
     flow = load(settings.flow_path)
@@ -72,7 +73,6 @@ def execute(arguments: Namespace) -> int:
 
 
 def _prepared(folder: Path, arguments: Namespace) -> RunSettings:
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "flow.py"
     rows = max(1, int(arguments.rate * arguments.seconds))
     path.write_text(

@@ -27,6 +27,17 @@ def fresh_folder(wanted: str | None, flow_name: str) -> Path:
     return folder
 
 
+def make(folder: Path) -> None:
+    """Create a run's folder, once nothing speaks against the run any more."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "logs").mkdir(exist_ok=True)
+    except OSError as problem:
+        raise UserError(
+            f"{folder} cannot be made: {problem.strerror}. Name another folder with --folder."
+        ) from None
+
+
 def existing_folder(wanted: str | None) -> Path:
     """The folder of a run: the one named, or the newest under runs/."""
     if wanted is not None:
@@ -44,8 +55,8 @@ def existing_folder(wanted: str | None) -> Path:
 
 def log_into(settings: RunSettings) -> None:
     """Keep what this process itself logs with the run's logs, and out of the lines that a person reads."""
+    make(settings.path)
     file = settings.log_file("understudy")
-    file.parent.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(filename=file, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 

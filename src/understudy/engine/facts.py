@@ -79,7 +79,8 @@ def _follow(node: Node) -> Stream:
     handler = _HANDLERS.get(node.kind)
     if handler is not None:
         return handler(node, children)
-    child = children[0]
+    # An operator that nothing is known of may do anything with each of its inputs.
+    child = children[0] if len(children) == 1 else replace(merged(children), times={}, mixed=True)
     if node.tree("output"):
         child = replace(child, output=ids_of(node.tree("output")), times={})
     if node.kind == "Generate":

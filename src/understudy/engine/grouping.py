@@ -21,6 +21,8 @@ SENSITIVE_OPERATORS = {
     "FlatMapGroupsInArrow": "applyInArrow",
     "FlatMapCoGroupsInPandas": "cogroup.applyInPandas",
     "FlatMapCoGroupsInArrow": "cogroup.applyInArrow",
+    "MapInPandas": "mapInPandas",
+    "MapInArrow": "mapInArrow",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "GlobalLimit": "limit",
     "LocalLimit": "limit",
@@ -29,7 +31,13 @@ SENSITIVE_OPERATORS = {
 #: Aggregates whose value depends on the order in which rows arrive.
 _ORDER_SENSITIVE = {"First", "Last", "CollectList", "AnyValue", "MaxBy", "MinBy", "Mode", "ListAgg"}
 #: Aggregates that merge approximations: how rows were grouped shows in the value.
-_SKETCHES = {"ApproximatePercentile", "ApproxTopK", "KllSketchAggBigint", "KllSketchAggDouble"}
+_SKETCHES = {
+    "ApproximatePercentile",
+    "ApproxTopK",
+    "KllSketchAggBigint",
+    "KllSketchAggDouble",
+    "KllSketchAggFloat",
+}
 _ROUNDED_ALWAYS = {
     "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop", "Skewness", "Kurtosis", "Corr", "CovSample",
     "CovPopulation", "RegrSlope", "RegrIntercept", "RegrR2",

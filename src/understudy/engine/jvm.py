@@ -15,6 +15,7 @@ jars and not a wildcard, because the cache is only valid for the very class path
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -175,9 +176,15 @@ class Jvm:
 def sweep() -> None:
     """Remove the temporary files of JVMs whose owner is gone. A process that is killed cannot do it."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*-*"):
-        owner = folder.name.removeprefix(_TEMPORARY).split("-")[0]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+        named = re.fullmatch(rf"{_TEMPORARY}([0-9]{{1,9}})-.+", folder.name)
+        if named is not None and not psutil.pid_exists(int(named[1])):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_own() -> None:
+    """Remove what JVMs of this process have left. For one that replaces itself, which keeps its id."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}{os.getpid()}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def command(

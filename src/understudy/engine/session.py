@@ -21,7 +21,7 @@ from understudy.engine.feed import Feed
 from understudy.engine.jvm import Jvm, find_java, start_jvm
 from understudy.engine.source import GroupSource
 
-#: A socket's path may have 107 characters; Spark's own name for it takes 42.
+#: A socket's path may have 107 bytes; Spark's own name for it takes 42.
 SOCKET_FOLDER_MAX = 64
 
 SETTINGS: Mapping[str, str] = {
@@ -114,8 +114,12 @@ def _start(
     builder = SparkSession.builder.master(master).appName("understudy")
     for name, value in {**SETTINGS, **_sockets(jvm.folder), **settings}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.dataSource.register(GroupSource)
+    try:
+        spark = builder.getOrCreate()
+        spark.dataSource.register(GroupSource)
+    except BaseException:
+        jvm.stop(0)
+        raise
     return spark, jvm
 
 
@@ -125,7 +129,7 @@ def _sockets(folder: Path) -> dict[str, str]:
     A call over TCP takes tens of milliseconds more.
     """
     return {
-        "spark.python.unix.domain.socket.enabled": str(len(str(folder)) <= SOCKET_FOLDER_MAX).lower(),
+        "spark.python.unix.domain.socket.enabled": str(len(os.fsencode(folder)) <= SOCKET_FOLDER_MAX).lower(),
         "spark.python.unix.domain.socket.dir": str(folder),
     }
 

@@ -25,6 +25,7 @@ import pyarrow as pa
 from understudy.flow.errors import EnvironmentFailed, FlowError, RowError
 from understudy.flow.kinds import Push
 from understudy.flow.model import Source
+from understudy.flow.policy import SILENCE_MS_MIN
 from understudy.runtime.ingest.rows import to_table
 from understudy.runtime.transport.channel import SILENCE_S, Channel
 from understudy.runtime.transport.endpoint import Refused, connect
@@ -161,6 +162,8 @@ class Client:
                     on_open=self._opened,
                     on_frame=self._arrived,
                     on_closed=self._closed,
+                    # Often enough for a gateway of any setting; a client does not know which it has.
+                    beat_s=SILENCE_MS_MIN / 1_000 / 8,
                     silence_s=self._silence_s,
                 )
             except ConnectionError:

@@ -170,7 +170,8 @@ class LocalRun:
         """End everything: nodes and gateway in good order, then ZooKeeper. Nothing is left behind."""
         self._ending = True
         children = list(self.children.values())
-        families = [member for child in children for member in _family(child.process.pid)[1:]]
+        running = [child for child in children if child.running]
+        families = [member for child in running for member in _family(child.process.pid)[1:]]
         for child in children:
             if child.running:
                 signal_tree(child.process.pid, signal.SIGCONT)

@@ -102,13 +102,18 @@ class Trial:
 
     def wait_output(self, rows: int, timeout_s: float = 60.0) -> dict[str, Any]:
         """Wait until that many more rows were delivered."""
-        status = self.wait("a status", lambda _status: True, timeout_s)
-        target = status["rows_out"] + rows
-        return self.wait(
-            f"{rows} more rows of output",
-            lambda s: s["rows_out"] >= target or s["rows_out"] < rows,
-            timeout_s,
-        )
+        before: int = self.wait("a status", lambda _status: True, timeout_s)["rows_out"]
+        target = before + rows
+
+        def delivered(status: dict[str, Any]) -> bool:
+            nonlocal before, target
+            if status["rows_out"] < before:
+                # The gateway was started again and counts from the beginning.
+                target = rows
+            before = status["rows_out"]
+            return before >= target
+
+        return self.wait(f"{rows} more rows of output", delivered, timeout_s)
 
     def wait_decided(self, timeout_s: float = 60.0) -> dict[str, Any]:
         """Wait until the controller has decided about the seated node that was harmed last."""

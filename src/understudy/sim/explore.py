@@ -6,8 +6,9 @@ any more the world must have converged. Exploration begins where both replicas a
 not begun, since how they got there is the same every time.
 
 Faults are a budget: so many kills, gateway crashes and broken connections, each possible in every state in
-which a complete replica would survive it. One run over the budget (1 kill) covers every crash point of either
-replica and of the standby; a state in which budget is left and nothing else happens is also a run without.
+which a complete replica would survive it. A budget of one kill covers every crash point of either replica;
+after a death at the start, also every crash point of the standby that comes for it. A state in which budget
+is left and nothing else happens is also a run without.
 
 Some steps are not choices; they are taken as soon as they can be:
 
@@ -60,6 +61,8 @@ class Bounds:
     kills: int = 1
     gateway_crashes: int = 0
     flaps: int = 0
+    #: Whether a replica is dead from the start, so that the kills can hit the standby that comes for it.
+    begin_with_a_death: bool = False
     acks: Acks = Acks.CUMULATIVE
     group_buckets_max: int = 2
     lag_buckets: int = 0
@@ -169,6 +172,8 @@ def _steady(bounds: Bounds) -> World:
     source = ("source", GATEWAY)
     while any(channel != source for channel in world.channels):
         world.step(next(channel for channel in world.channels if channel != source))
+    if bounds.begin_with_a_death:
+        world.kill("n1")
     return world
 
 

@@ -191,6 +191,9 @@ class Boundary:
         except (NotYet, PeerError, KeyError, TypeError, ValueError) as problem:
             channel.close(f"not let in: {problem}")
             return
+        if channel.closed:
+            # Its end was told before it was here to be ended.
+            return
         if serial <= self._newest.get((slot, end), (0, 0)):
             # The replica gave this one up before it made the next; its hello was only slow to arrive.
             channel.close("a newer connection is there")
@@ -229,7 +232,11 @@ class Boundary:
             changes(self.view, view)
         except BrokenInvariant as problem:
             raise PeerError(f"view {view.epoch} does not follow {self.view.epoch}: {problem}") from problem
-        self._view(view)
+        try:
+            self._view(view)
+        except PeerError as problem:
+            # The view is sound, so this is no fault of the peer.
+            raise BrokenInvariant(str(problem)) from problem
 
     def _guarded(self, channel: Channel, end: str, event: object) -> None:
         """Let the machine handle what a peer caused. A peer that breaks the protocol is cut off."""

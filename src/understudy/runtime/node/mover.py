@@ -90,10 +90,13 @@ def _state_frame(state: Installed) -> Frame:
 class StateFetch:
     """One attempt to fetch a checkpoint into a folder. `run` blocks until it is there or has failed."""
 
-    def __init__(self, address: str, seat: Mapping[str, Any], into: Path, *, silence_s: float) -> None:
+    def __init__(
+        self, address: str, seat: Mapping[str, Any], into: Path, *, beat_s: float, silence_s: float
+    ) -> None:
         self._address = address
         self._seat = seat
         self._into = into
+        self._beat_s = beat_s
         self._silence_s = silence_s
         self._state: Installed | None = None
         self._channel: Channel | None = None
@@ -111,6 +114,7 @@ class StateFetch:
             on_open=self._opened,
             on_frame=self._frame,
             on_closed=lambda _why: None,
+            beat_s=self._beat_s,
             silence_s=self._silence_s,
         )
         if self._trouble is not None:

@@ -22,6 +22,7 @@ from typing import Any
 from understudy.core.errors import Fenced, PeerError
 from understudy.core.messages import Installed
 from understudy.core.view import Slot, Status, View
+from understudy.engine.jvm import sweep_own
 from understudy.engine.segment import Segment
 from understudy.engine.session import session, stop_session
 from understudy.engine.storing import open_snapshot
@@ -125,6 +126,7 @@ class Node:
         command += ["--incarnation", str(self._incarnation + 1)]
         if "--with-parent" in sys.argv:
             command.append("--with-parent")
+        sweep_own()
         os.execv(sys.executable, command)
 
     # --- views and seats ---------------------------------------------------------------------------------
@@ -209,7 +211,13 @@ class Node:
                 return None
             address = self._address_of(other.node) if other is not None else None
             if address is not None:
-                self._fetch = StateFetch(address, hello, into, silence_s=self._settings.silence_s)
+                self._fetch = StateFetch(
+                    address,
+                    hello,
+                    into,
+                    beat_s=self._settings.beat_s,
+                    silence_s=self._settings.silence_s,
+                )
                 try:
                     state = self._fetch.run()
                 except (ConnectionError, Refused, PeerError) as problem:

@@ -5,9 +5,8 @@ protocol and its version, what the connection is for, and who speaks. Every mess
 message: a JSON **head** as metadata, and **bodies** as rows of one binary column, where there are any.
 Bodies are Arrow IPC bytes made once, where rows enter; on the way they are passed on and never looked into.
 
-Each head carries the epoch of its sender's seat and that of the view which its sender acts on. Buckets that
-are ready together travel in one message. A head that is not of this protocol raises `PeerError` and nothing
-of the message is used.
+Each head carries the epoch of its sender's seat. Buckets that are ready together travel in one message. A
+head that is not of this protocol raises `PeerError` and nothing of the message is used.
 """
 
 from __future__ import annotations
