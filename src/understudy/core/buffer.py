@@ -27,7 +27,7 @@ points at a bucket that is there and is not acknowledged; dangling numbers are a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -221,6 +221,18 @@ class MarkedBuffer:
         self._dangling = {number: {dest} for number in acked}
         for bucket in kept:
             self.put(bucket, self.destinations)
+        self.produced_through = produced_through
+
+    def adopt(
+        self, kept: Iterable[Bucket], *, produced_through: BucketId, acked_through: Mapping[Slot, BucketId]
+    ) -> None:
+        """Take over the contents of a replica's buffer with cumulative acks. Only for a buffer never used."""
+        require(self.produced_through == NOTHING, "a used buffer cannot adopt another one")
+        require(acked_through.keys() <= set(self.destinations), "a mark is of no destination here")
+        self._floor.update(acked_through)
+        for bucket in kept:
+            self.put(bucket, acked_through.keys())
+        require(self.produced_through <= produced_through, "an adopted buffer holds buckets never produced")
         self.produced_through = produced_through
 
     # --- inside ------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from understudy.core.bucket import Bucket, BucketId
-from understudy.core.messages import Installed, Message
+from understudy.core.messages import Installed, Message, PartitionState
+from understudy.core.partition import Copy
 from understudy.core.view import Slot
 
 
@@ -15,6 +16,13 @@ class Send:
 
     slot: Slot
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The next bucket of this inlet, for the merge."""
+
+    bucket: Bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +89,31 @@ class ShipState:
     state: Installed
 
 
+@dataclass(frozen=True, slots=True)
+class SendTo:
+    """Put a message on the connection to this copy of a partition."""
+
+    copy: Copy
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ShipPartition:
+    """Give the mover the last snapshot together with this: a standby's state is the two of them."""
+
+    state: PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Every active neighbour has folded this replica in: the controller may call it active."""
+
+    version: int
+
+
 Instruction = (
     Send
+    | Take
     | SendIngress
     | SendEgress
     | Trimmed
@@ -92,4 +123,7 @@ Instruction = (
     | RequestMove
     | TakeSnapshot
     | ShipState
+    | SendTo
+    | ShipPartition
+    | CaughtUp
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.partition import Partition
 from understudy.core.view import Slot
 
 
@@ -63,7 +64,27 @@ class PSync:
         _whole(self.version, "a checkpoint's version")
 
 
-Message = Data | Ack | Reverse | CSync | PSync
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Consumer to producer: stop sending to me; I take it from your replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Producer to consumer (the paper's pause-ack): what I sent before your `Pause` is behind you now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """To a newcomer: this end of the connection has folded in the one with checkpoint `version`."""
+
+    version: int
+
+    def __post_init__(self) -> None:
+        _whole(self.version, "a checkpoint's version")
+
+
+Message = Data | Ack | Reverse | CSync | PSync | Pause | Paused | Folded
 
 
 # --- events at the gateway: a message with the slot it came from, and the state of that connection -------
@@ -111,6 +132,13 @@ class Sealed:
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """The sink holds everything through this number, durably."""
+
+    through: BucketId
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The consumer has handed everything through this number to its engine."""
 
     through: BucketId
 
@@ -200,6 +228,27 @@ class Installed:
     acked: tuple[BucketId, ...]
     produced_through: BucketId
     acked_through: BucketId
+
+    def __post_init__(self) -> None:
+        _whole(self.version, "a checkpoint's version")
+
+
+@dataclass(frozen=True, slots=True)
+class OutletState:
+    """What is kept for one pair of consumers, and how far each of the two has acknowledged."""
+
+    kept: tuple[Bucket, ...]
+    produced_through: BucketId
+    acked_through: tuple[tuple[Slot, BucketId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A standby's state has arrived whole: the engine and the outlets of one checkpoint."""
+
+    version: int
+    through: BucketId
+    outlets: tuple[tuple[Partition, OutletState], ...]
 
     def __post_init__(self) -> None:
         _whole(self.version, "a checkpoint's version")

@@ -1,0 +1,84 @@
+"""The order-preserving merge of an exchange (Flux paper, section 4.1).
+
+A consumer partition has several producers, each of which sends its buckets in rising order. Bucket k is
+complete when every producer has sent k or something after it. What is handed on is complete, in order, and
+the same for both copies of the consumer, however the arrivals interleaved.
+
+The order of the parts within a bucket is that of their producers' names; what order rows then have is the
+engine's to make canonical.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.errors import require
+from understudy.core.partition import Partition
+
+
+class Merge:
+    """Buckets of several producers, waiting for one another."""
+
+    def __init__(self, producers: Sequence[Partition], *, through: BucketId = NOTHING) -> None:
+        require(bool(producers), "a consumer has at least one producer")
+        self._queues: dict[Partition, deque[Bucket]] = {each: deque() for each in sorted(producers)}
+        self._received: dict[Partition, BucketId] = dict.fromkeys(self._queues, through)
+        self.handed = through
+
+    def put(self, producer: Partition, bucket: Bucket) -> None:
+        require(bucket.number > self._received[producer], f"{producer} sent {bucket.number} twice")
+        self._received[producer] = bucket.number
+        if not bucket.empty:
+            self._queues[producer].append(bucket)
+
+    @property
+    def frontier(self) -> BucketId:
+        """Everything through this number has arrived from every producer."""
+        return min(self._received.values())
+
+    @property
+    def ready(self) -> bool:
+        return self.frontier > self.handed
+
+    def __len__(self) -> int:
+        return sum(len(queue) for queue in self._queues.values())
+
+    def take(self, buckets_max: int, bytes_max: int) -> tuple[Bucket, ...]:
+        """The next complete buckets, at least one. The last one's number says how far they go.
+
+        A bucket's payload is a tuple of (producer, payload) for every producer that has rows in it.
+        """
+        require(self.ready, "nothing is complete")
+        group: list[Bucket] = []
+        size_bytes = 0
+        through = self.frontier
+        while (number := self._next_number()) is not None:
+            parts = {p: q[0] for p, q in self._queues.items() if q and q[0].number == number}
+            part_bytes = sum(part.size_bytes for part in parts.values())
+            if group and (len(group) == buckets_max or size_bytes + part_bytes > bytes_max):
+                through = group[-1].number
+                break
+            for producer in parts:
+                self._queues[producer].popleft()
+            size_bytes += part_bytes
+            payload = tuple((producer, part.payload) for producer, part in parts.items())
+            group.append(Bucket(number, payload, part_bytes))
+        if not group or group[-1].number < through:
+            group.append(Bucket(through))
+        self.handed = through
+        return tuple(group)
+
+    def _next_number(self) -> BucketId | None:
+        """The least number at or before the frontier that has rows."""
+        heads = [queue[0].number for queue in self._queues.values() if queue]
+        least = min(heads, default=None)
+        return least if least is not None and least <= self.frontier else None
+
+    def check(self) -> None:
+        require(self.handed <= self.frontier, f"handed on {self.handed}, complete is {self.frontier}")
+        for producer, queue in self._queues.items():
+            numbers = [bucket.number for bucket in queue]
+            require(numbers == sorted(set(numbers)), f"{producer} is out of order: {numbers}")
+            require(all(n > self.handed for n in numbers), f"{producer} still holds what was handed on")

@@ -1,0 +1,648 @@
+"""A partitioned flow under chance: the machines of the exchange, levels of partition pairs, and faults.
+
+    ingress -> first fragment, P partitions x 2 copies -> next fragment, ... -> egress
+
+Every level adds up numbers: a row (key, value) goes to the partition that its key belongs to, is added to
+that key's sum, and leaves as (next key, sum). So a bucket that is lost, repeated or out of order anywhere
+changes what comes after it, and one partitioned engine fed in one go says what must arrive.
+
+A step takes one thing that could happen next: a message from one connection, a finished group, a moved
+state, a view on its way to somebody. Chance decides which; the seed decides chance. Faults are kills of
+nodes, broken connections, and newcomers. Every message brings the view that its sender acts on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.errors import BrokenInvariant, PeerError
+from understudy.core.exchange import Edge, ProducedFor, SlotEvent
+from understudy.core.f_cons import FCons
+from understudy.core.f_prod import FProd
+from understudy.core.inlet import Inlet
+from understudy.core.instructions import (
+    CaughtUp,
+    Instruction,
+    Process,
+    RequestMove,
+    SendTo,
+    ShipPartition,
+    TakeSnapshot,
+)
+from understudy.core.messages import (
+    Attached,
+    Detached,
+    From,
+    MoverReady,
+    PairAvailable,
+    PairFailed,
+    PartitionState,
+    Processed,
+    SeatConfirmed,
+    SnapshotTaken,
+)
+from understudy.core.outlet import Outlet
+from understudy.core.partition import Copy, Partition
+from understudy.core.partition_replica import PartitionReplica
+from understudy.core.view import Activated, Avail, Change, Fail, Seat, Seated, Slot, Status, View, changes
+from understudy.sim.checkers import Violation
+
+INGRESS, EGRESS = Partition("ingress"), Partition("egress")
+OUTER = Slot.PRIM
+Row = tuple[int, int]
+Seats = Mapping[Partition, View]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large the flow is and how much may go wrong."""
+
+    partitions: tuple[int, ...] = (2, 2)
+    nodes: int = 4
+    spares: int = 2
+    buckets: int = 30
+    faults: int = 6
+    group_buckets_max: int = 3
+    output_buckets_max: int = 6
+
+
+class Sums:
+    """One partition's engine: a running sum per key."""
+
+    def __init__(self) -> None:
+        self.sums: dict[int, int] = {}
+
+    def advance(self, rows: Iterable[Row]) -> list[Row]:
+        out: list[Row] = []
+        for key, value in sorted(rows):
+            self.sums[key] = self.sums.get(key, 0) + value
+            out.append(((key * 7 + self.sums[key]) % 11, self.sums[key] % 101))
+        return out
+
+
+def share(rows: Iterable[Row], partitions: list[Partition]) -> dict[Partition, tuple[Row, ...]]:
+    """Which rows go to which partition: by key."""
+    shares: dict[Partition, list[Row]] = {partition: [] for partition in partitions}
+    for row in rows:
+        shares[partitions[row[0] % len(partitions)]].append(row)
+    return {partition: tuple(sorted(own)) for partition, own in shares.items()}
+
+
+def reference(levels: list[list[Partition]], inputs: list[Bucket]) -> dict[BucketId, tuple[Row, ...]]:
+    """What must be delivered, bucket by bucket: every level in one go."""
+    engines = {partition: Sums() for level in levels for partition in level}
+    out: dict[BucketId, tuple[Row, ...]] = {}
+    for bucket in inputs:
+        rows: list[Row] = list(bucket.payload) if isinstance(bucket.payload, tuple) else []
+        for level in levels:
+            rows = [row for p, own in share(rows, level).items() for row in engines[p].advance(own)]
+        if rows:
+            out[bucket.number] = tuple(sorted(rows))
+    return out
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A message on its way, with the view that its sender acts on."""
+
+    sender: Copy
+    seat_epoch: int
+    serial: int
+    epoch: int
+    event: SlotEvent
+
+
+@dataclass(eq=False)
+class Member:
+    """One participant: a copy of a partition, or one of the two ends of the flow."""
+
+    copy: Copy
+    node: str
+    machine: PartitionReplica | FCons | FProd
+    epoch: int = 0
+    view_epoch: int = 0
+    engine: Sums = field(default_factory=Sums)
+    snapshot: Sums | None = None
+    #: The epoch of the standby whose mover was met, and of the one that the last snapshot is for.
+    met: int = 0
+    moving_to: int = 0
+    work: deque[object] = field(default_factory=deque)
+    #: The connection to each neighbour that this one knows of, by its serial.
+    known: dict[Copy, int] = field(default_factory=dict)
+
+    @property
+    def has_state(self) -> bool:
+        return not isinstance(self.machine, PartitionReplica) or self.machine.status is not Status.STDBY
+
+    def stands(self) -> Attached:
+        """What this one says of itself when a connection is made."""
+        match self.machine:
+            case PartitionReplica(below=below) | (FCons() as below):
+                return Attached(self.copy.slot, below.handed, below.version, below.checkpoint)
+            case _:
+                return Attached(self.copy.slot)
+
+    def says(self, serial: int, event: SlotEvent) -> Envelope:
+        return Envelope(self.copy, self.epoch, serial, self.view_epoch, event)
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """A state on its way to the standby that sits in the other seat since this epoch."""
+
+    state: PartitionState
+    sums: Mapping[int, int]
+    to_epoch: int
+
+
+class ExchangeWorld:
+    """Levels of partition pairs between an ingress and an egress that never fail."""
+
+    def __init__(self, seed: int, shape: Shape | None = None) -> None:
+        self.seed = seed
+        self.shape = shape or Shape()
+        self.random = Random(f"exchange/{seed}")
+        counts = self.shape.partitions
+        self.levels = [[Partition(f"f{n}", i) for i in range(count)] for n, count in enumerate(counts)]
+        self.inputs = self._inputs()
+        self.expected = reference(self.levels, self.inputs)
+        self.views: list[Seats] = []
+        self.members: dict[Copy, Member] = {}
+        self.links: dict[tuple[Copy, Copy], deque[Envelope]] = {}
+        self.up: dict[frozenset[Copy], int] = {}
+        self.connections = 0
+        self.nodes = [f"n{n}" for n in range(self.shape.nodes + self.shape.spares)]
+        self.sealed = 0
+        self.delivered: BucketId = NOTHING
+        self.caught_up = 0
+        self.killed = 0
+        self.steps = 0
+        self.story: deque[str] = deque(maxlen=80)
+        self._seat_everybody()
+
+    # --- set-up ------------------------------------------------------------------------------------------
+
+    def _inputs(self) -> list[Bucket]:
+        numbers = sorted(self.random.sample(range(2 * self.shape.buckets), self.shape.buckets))
+        made = []
+        for number in numbers:
+            rows = [
+                (self.random.randrange(20), self.random.randrange(9)) for _ in range(self.random.randrange(4))
+            ]
+            made.append(Bucket(number, tuple(rows) or None, len(rows)))
+        return made
+
+    def _seat_everybody(self) -> None:
+        """Chained declustering: each copy in SEC sits one node further than its pair in PRIM."""
+        seats: dict[Partition, View] = {}
+        active = self.shape.nodes
+        for level in self.levels:
+            for partition in level:
+                places = {Slot.PRIM: partition.index % active, Slot.SEC: (partition.index + 1) % active}
+                seats[partition] = View(
+                    1, {slot: Seat(self.nodes[at], 1, Status.ACTIVE) for slot, at in places.items()}
+                )
+        self.views.append(seats)
+        for partition, view in seats.items():
+            for slot, seat in view.seats.items():
+                self._join(Copy(partition, slot), seat)
+        self._add_end(INGRESS, FProd("ingress", self._pairs(self.levels[0])))
+        never_full = FProd("sink", {EGRESS: {OUTER: Status.ACTIVE}})
+        self._add_end(EGRESS, FCons("egress", never_full, OUTER, self._pairs(self.levels[-1])))
+        self._connect_all()
+
+    def _add_end(self, partition: Partition, machine: FCons | FProd) -> None:
+        copy = Copy(partition, OUTER)
+        self.members[copy] = Member(copy, partition.fragment, machine, view_epoch=len(self.views))
+
+    def _pairs(self, level: list[Partition]) -> dict[Partition, dict[Slot, Status]]:
+        if level in ([INGRESS], [EGRESS]):
+            return {level[0]: {OUTER: Status.ACTIVE}}
+        seats = self.views[-1]
+        return {p: {slot: seat.status for slot, seat in seats[p].seats.items()} for p in level}
+
+    def _around(self, partition: Partition) -> tuple[list[Partition], list[Partition]]:
+        """Who produces for a partition, and who consumes what it makes."""
+        if partition == INGRESS:
+            return [], self.levels[0]
+        if partition == EGRESS:
+            return self.levels[-1], []
+        at = next(n for n, level in enumerate(self.levels) if partition in level)
+        below = self.levels[at - 1] if at else [INGRESS]
+        above = self.levels[at + 1] if at + 1 < len(self.levels) else [EGRESS]
+        return below, above
+
+    def _join(self, copy: Copy, seat: Seat) -> None:
+        below, above = self._around(copy.partition)
+        machine = PartitionReplica(
+            copy,
+            seat.status,
+            self._pairs(below),
+            self._pairs(above),
+            group_buckets_max=self.shape.group_buckets_max,
+            output_buckets_max=self.shape.output_buckets_max,
+        )
+        member = Member(copy, seat.node, machine, epoch=seat.epoch, view_epoch=len(self.views))
+        self.members[copy] = member
+        if seat.status is Status.STDBY:
+            self._drive(member, PairAvailable())
+
+    # --- connections -------------------------------------------------------------------------------------
+
+    def _connect_all(self) -> None:
+        for producer in list(self.members.values()):
+            for partition in self._around(producer.copy.partition)[1]:
+                for slot in Slot:
+                    consumer = self.members.get(Copy(partition, slot))
+                    if consumer is not None:
+                        self._connect(producer, consumer)
+
+    def _connect(self, one: Member, other: Member) -> None:
+        pair = frozenset((one.copy, other.copy))
+        if pair in self.up or not (one.has_state and other.has_state):
+            return
+        self.connections += 1
+        self.up[pair] = self.connections
+        for here, there in ((one, other), (other, one)):
+            # An end notices that the last connection is gone before it hears of the next.
+            queue = self.links.setdefault((here.copy, there.copy), deque())
+            queue.append(here.says(self.connections, here.stands()))
+
+    def _break(self, pair: frozenset[Copy]) -> None:
+        """The connection is gone; a part of what was on its way still arrives, then each end notices."""
+        serial = self.up.pop(pair)
+        one, other = sorted(pair, key=str)
+        for here, there in ((one, other), (other, one)):
+            queue = self.links.pop((here, there), deque())
+            if there not in self.members:
+                continue
+            kept = list(queue)[: self.random.randint(0, len(queue))]
+            ended = Envelope(here, 0, serial, 0, Detached(here.slot))
+            self.links[here, there] = deque([*kept, ended])
+
+    # --- running -----------------------------------------------------------------------------------------
+
+    def choices(self) -> list[tuple[str, object]]:
+        found: list[tuple[str, object]] = [("link", key) for key, queue in self.links.items() if queue]
+        found += [("work", m.copy) for m in self.members.values() if m.work]
+        found += [("view", m.copy) for m in self.members.values() if m.view_epoch < len(self.views)]
+        ingress = self.members[Copy(INGRESS, OUTER)].machine
+        assert isinstance(ingress, FProd)
+        if self.sealed < len(self.inputs) and not ingress.full:
+            found.append(("seal", None))
+        return found
+
+    def step(self) -> bool:
+        """Let one thing happen; False when nothing can."""
+        found = self.choices()
+        if not found:
+            return False
+        self.steps += 1
+        what, which = self.random.choice(found)
+        try:
+            self._take(what, which)
+            for member in self.members.values():
+                member.machine.check()
+        except (PeerError, BrokenInvariant) as error:
+            raise Violation("sound", self._told(str(error))) from error
+        return True
+
+    def _take(self, what: str, which: object) -> None:
+        match what, which:
+            case "link", (Copy() as sender, Copy() as receiver):
+                self._receive(sender, receiver)
+            case "work", Copy() as copy:
+                self._work(self.members[copy])
+            case "view", Copy() as copy:
+                self._look(self.members[copy], self.members[copy].view_epoch + 1)
+            case _:
+                self._seal()
+
+    def _receive(self, sender: Copy, receiver: Copy) -> None:
+        queue = self.links[sender, receiver]
+        envelope = queue.popleft()
+        member = self.members.get(receiver)
+        if not queue and frozenset((sender, receiver)) not in self.up:
+            del self.links[sender, receiver]
+        if member is None:
+            return
+        self._look(member, envelope.epoch)
+        if receiver not in self.members or not self._heard(member, envelope):
+            return
+        self.story.append(f"{receiver} <- {sender}: {envelope.event}")
+        self._drive(member, Edge(sender.partition, envelope.event))
+        if isinstance(envelope.event, Detached):
+            self._connect_all()
+
+    def _heard(self, member: Member, envelope: Envelope) -> bool:
+        """Whether the receiver still has anything to do with the sender."""
+        ends = self._ends(member)
+        sender = envelope.sender
+        end = ends.get(sender.partition)
+        if end is None or end.status[sender.slot] is Status.DEAD:
+            return False
+        if isinstance(envelope.event, Attached):
+            if not self._holds(member, envelope):
+                return False
+            member.known[sender] = envelope.serial
+            return True
+        known = member.known.get(sender) == envelope.serial
+        if known and isinstance(envelope.event, Detached):
+            del member.known[sender]
+        return known
+
+    def _holds(self, member: Member, envelope: Envelope) -> bool:
+        """Whether the sender sits where it says, as the receiver sees it."""
+        view = self.views[member.view_epoch - 1].get(envelope.sender.partition)
+        return view is None or view.seats[envelope.sender.slot].epoch == envelope.seat_epoch
+
+    @staticmethod
+    def _ends(member: Member) -> Mapping[Partition, Inlet | Outlet]:
+        machine = member.machine
+        if isinstance(machine, FProd):
+            return dict(machine.outlets)
+        if isinstance(machine, FCons):
+            return dict(machine.inlets)
+        return {**machine.below.inlets, **machine.above.outlets}
+
+    def _seal(self) -> None:
+        bucket = self.inputs[self.sealed]
+        self.sealed += 1
+        member = self.members[Copy(INGRESS, OUTER)]
+        rows = bucket.payload if isinstance(bucket.payload, tuple) else ()
+        for partition, own in share(rows, self.levels[0]).items():
+            self._drive(member, ProducedFor(partition, Bucket(bucket.number, own or None, len(own))))
+
+    def _drive(self, member: Member, event: object) -> None:
+        self._carry_out(member, member.machine.handle(event))
+
+    def _carry_out(self, member: Member, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case SendTo(copy, message):
+                    serial = self.up.get(frozenset((member.copy, copy)))
+                    if serial is not None and serial == member.known.get(copy):
+                        event = From(member.copy.slot, message)
+                        self.links[member.copy, copy].append(member.says(serial, event))
+                case ShipPartition(state):
+                    assert member.snapshot is not None
+                    member.work.append(Shipment(state, dict(member.snapshot.sums), member.moving_to))
+                case Process() | TakeSnapshot() | RequestMove():
+                    if isinstance(instruction, TakeSnapshot):
+                        # For the one whose mover was met, not for whoever calls meanwhile.
+                        member.moving_to = member.met
+                    member.work.append(instruction)
+                case CaughtUp():
+                    self._folded_in(member)
+                case _:
+                    raise TypeError(f"nobody here can carry out {instruction}")
+
+    def _work(self, member: Member) -> None:
+        match member.work.popleft():
+            case Process(buckets):
+                self._process(member, buckets)
+                self._drive(member, Processed())
+            case TakeSnapshot():
+                member.snapshot = Sums()
+                member.snapshot.sums = dict(member.engine.sums)
+                self._drive(member, SnapshotTaken())
+            case Shipment() as shipment:
+                self._ship(member, shipment)
+            case RequestMove(sending):
+                self._meet(member, sending)
+            case other:
+                raise TypeError(f"no work: {other}")
+
+    def _process(self, member: Member, buckets: tuple[Bucket, ...]) -> None:
+        if member.copy.partition == EGRESS:
+            self._deliver(buckets)
+            return
+        _, above = self._around(member.copy.partition)
+        last = buckets[-1].number
+        for bucket in buckets:
+            parts = bucket.payload if isinstance(bucket.payload, tuple) else ()
+            rows = [row for _, payload in parts for row in payload]
+            shares = share(member.engine.advance(rows), above)
+            for partition, own in shares.items():
+                if own or bucket.number == last:
+                    out = Bucket(bucket.number, own or None, len(own))
+                    self._drive(member, ProducedFor(partition, out))
+
+    def _deliver(self, buckets: tuple[Bucket, ...]) -> None:
+        for bucket in buckets:
+            parts = bucket.payload if isinstance(bucket.payload, tuple) else ()
+            rows = tuple(sorted(row for _, payload in parts for row in payload))
+            missing = [n for n in self.expected if self.delivered < n < bucket.number]
+            if missing:
+                raise Violation("loss-free", self._told(f"{missing} were skipped before {bucket.number}"))
+            if bucket.number <= self.delivered:
+                raise Violation("dup-free", self._told(f"{bucket.number} came after {self.delivered}"))
+            if rows != self.expected.get(bucket.number, ()):
+                wanted = self.expected.get(bucket.number)
+                raise Violation("contents", self._told(f"{bucket.number} holds {rows}, not {wanted}"))
+            self.delivered = bucket.number
+
+    # --- moving state ------------------------------------------------------------------------------------
+
+    def _meet(self, member: Member, sending: bool) -> None:
+        """The movers of the two copies meet when both have asked."""
+        other = self.members.get(member.copy.other)
+        if sending or other is None:
+            return
+        if not other.has_state:
+            member.work.append(RequestMove(sending=False))
+        elif self._sees(other, member):
+            other.met = member.epoch
+            self._drive(other, MoverReady())
+        else:
+            member.work.append(RequestMove(sending=False))
+
+    def _sees(self, active: Member, standby: Member) -> bool:
+        seat = self.views[active.view_epoch - 1][standby.copy.partition].seats[standby.copy.slot]
+        return seat.node == standby.node and seat.epoch == standby.epoch
+
+    def _ship(self, member: Member, shipment: Shipment) -> None:
+        standby = self.members.get(member.copy.other)
+        if standby is None or standby.has_state or standby.epoch != shipment.to_epoch:
+            return
+        standby.engine.sums = dict(shipment.sums)
+        self._drive(standby, shipment.state)
+        self._connect_all()
+
+    # --- the controller ----------------------------------------------------------------------------------
+
+    def _publish(self, changed: Mapping[Partition, View]) -> None:
+        self.views.append({**self.views[-1], **changed})
+
+    def _look(self, member: Member, epoch: int) -> None:
+        """The member sees the views up to this one, one after the other."""
+        while member.view_epoch < epoch:
+            old, new = self.views[member.view_epoch - 1], self.views[member.view_epoch]
+            member.view_epoch += 1
+            for partition in (
+                *self._around(member.copy.partition)[0],
+                *self._around(member.copy.partition)[1],
+            ):
+                if partition in new and partition in old:
+                    for change in changes(old[partition], new[partition]):
+                        self._told_of(member, partition, change)
+            own = member.copy.partition
+            if own in new:
+                self._own_change(member, changes(old[own], new[own]))
+
+    def _told_of(self, member: Member, partition: Partition, change: Change) -> None:
+        if isinstance(change, Seated):
+            return
+        if isinstance(change, Fail):
+            # Whatever the dead one said and has not arrived is void.
+            member.known.pop(Copy(partition, change.slot), None)
+        self._drive(member, Edge(partition, change))
+
+    def _own_change(self, member: Member, own: list[Change]) -> None:
+        for change in own:
+            match change:
+                case Fail(slot) if slot is not member.copy.slot:
+                    self._drive(member, PairFailed())
+                case Avail(slot) if slot is not member.copy.slot:
+                    self._drive(member, PairAvailable())
+                case Activated(slot) if slot is member.copy.slot:
+                    self._drive(member, SeatConfirmed())
+
+    def _folded_in(self, member: Member) -> None:
+        view = self.views[-1][member.copy.partition]
+        slot = member.copy.slot
+        seat = view.seats[slot]
+        if seat.status is Status.STDBY and seat.epoch == member.epoch:
+            epoch = len(self.views) + 1
+            seats = {**view.seats, slot: replace(seat, status=Status.ACTIVE)}
+            self._publish({member.copy.partition: View(epoch, seats, None, view.buried)})
+            self.caught_up += 1
+            self.seat_standbys()
+
+    def seat_standbys(self) -> None:
+        """Give dead seats to nodes that are there, lowest level first: the next waits for the one below."""
+        for level in self.levels:
+            waiting = False
+            for partition in level:
+                view = self.views[-1][partition]
+                for slot, seat in view.seats.items():
+                    other = view.seats[slot.other]
+                    if seat.status is Status.STDBY or other.status is Status.STDBY:
+                        waiting = True
+                    if seat.status is not Status.DEAD or other.status is not Status.ACTIVE:
+                        continue
+                    waiting = True
+                    free = [n for n in self.nodes if n != other.node and not view.declared_dead(n)]
+                    if not free:
+                        continue
+                    epoch = len(self.views) + 1
+                    new = Seat(self.random.choice(free), epoch, Status.STDBY)
+                    buried = (*view.buried, seat.node)
+                    self._publish({partition: View(epoch, {**view.seats, slot: new}, None, buried)})
+                    self._join(Copy(partition, slot), new)
+                    view = self.views[-1][partition]
+            if waiting:
+                return
+
+    # --- faults ------------------------------------------------------------------------------------------
+
+    def may_kill(self, node: str) -> bool:
+        """Whether every partition has a copy elsewhere that holds its whole state."""
+        for copy, member in self.members.items():
+            if member.node != node:
+                continue
+            other = self.members.get(copy.other)
+            seat = self.views[-1][copy.partition].seats[copy.slot]
+            if seat.status is Status.STDBY:
+                continue
+            if other is None or other.node == node or not self._is_active(other):
+                return False
+        return True
+
+    def _is_active(self, member: Member) -> bool:
+        seat = self.views[-1][member.copy.partition].seats[member.copy.slot]
+        return seat.status is Status.ACTIVE and seat.epoch == member.epoch
+
+    def kill(self, node: str) -> None:
+        """The node is gone with everything on it; the controller decides at once, others hear it in time."""
+        self.story.append(f"KILL {node}")
+        self.killed += 1
+        self.nodes.remove(node)
+        gone = [copy for copy, member in self.members.items() if member.node == node]
+        for copy in gone:
+            del self.members[copy]
+            for pair in [pair for pair in self.up if copy in pair]:
+                self._break(pair)
+            for key in [key for key in self.links if key[1] == copy]:
+                del self.links[key]
+        changed: dict[Partition, View] = {}
+        epoch = len(self.views) + 1
+        for partition, view in self.views[-1].items():
+            seats = dict(view.seats)
+            for slot, seat in view.seats.items():
+                if seat.node == node and seat.alive:
+                    seats[slot] = replace(seat, status=Status.DEAD)
+            if seats != dict(view.seats):
+                changed[partition] = View(epoch, seats, None, view.buried)
+        if changed:
+            self._publish(changed)
+        self.seat_standbys()
+
+    def break_one(self) -> None:
+        if self.up:
+            pair = self.random.choice(sorted(self.up, key=lambda pair: sorted(map(str, pair))))
+            self.story.append(f"BREAK {sorted(map(str, pair))}")
+            self._break(pair)
+
+    def _told(self, what: str) -> str:
+        return f"seed {self.seed}: {what}\nlast steps:\n  " + "\n  ".join(self.story)
+
+
+def run_exchange(seed: int, shape: Shape | None = None) -> ExchangeWorld:
+    """One run: faults while data flows, then healing, then everything must have arrived."""
+    world = ExchangeWorld(seed, shape)
+    faults = world.shape.faults
+    while world.step():
+        if faults and world.random.random() < 0.01:
+            faults -= 1
+            if world.random.random() < 0.5:
+                world.break_one()
+            else:
+                able = [node for node in world.nodes if world.may_kill(node)]
+                busy = [node for node in able if any(m.node == node for m in world.members.values())]
+                if busy and len(world.nodes) > world.shape.nodes - 1:
+                    world.kill(world.random.choice(busy))
+                    if world.random.random() < 0.7:
+                        world.nodes.append(f"x{world.steps}")
+                        world.seat_standbys()
+        if world.steps > 200_000:
+            raise Violation("converged", world._told("it goes on for ever"))
+    check_converged(world)
+    return world
+
+
+def check_converged(world: ExchangeWorld) -> None:
+    """At rest: all delivered, every seat that can be filled active, nothing kept that nobody needs."""
+    last = max(world.expected, default=NOTHING)
+    if world.sealed < len(world.inputs) or world.delivered < last:
+        raise Violation("converged", world._told(f"delivered through {world.delivered} of {last}"))
+    for partition, view in world.views[-1].items():
+        for slot, seat in view.seats.items():
+            other = view.seats[slot.other]
+            free = [n for n in world.nodes if n != other.node and not view.declared_dead(n)]
+            if seat.status is not Status.ACTIVE and free:
+                raise Violation(
+                    "converged", world._told(f"{partition} {slot.value} stays {seat.status.name}")
+                )
+    for member in world.members.values():
+        machine = member.machine
+        outlets = machine.outlets if isinstance(machine, FProd) else {}
+        if isinstance(machine, PartitionReplica) and machine.status is not Status.STDBY:
+            outlets = machine.above.outlets
+        for outlet in outlets.values():
+            if len(outlet.buffer):
+                raise Violation("converged", world._told(f"{outlet.name} keeps {list(outlet.buffer)}"))

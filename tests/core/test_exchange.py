@@ -1,0 +1,218 @@
+"""The two ends of an exchange and the merge between them, by exact instructions."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy.core.bucket import Bucket
+from understudy.core.errors import PeerError
+from understudy.core.inlet import Inlet
+from understudy.core.instructions import FoldedIn, Send, Take
+from understudy.core.merge import Merge
+from understudy.core.messages import (
+    Ack,
+    Attached,
+    CSync,
+    Data,
+    Detached,
+    From,
+    Pause,
+    Paused,
+    Produced,
+    PSync,
+    Reverse,
+    Taken,
+)
+from understudy.core.outlet import Outlet
+from understudy.core.partition import Partition
+from understudy.core.view import Avail, Fail, Slot, Status
+
+PRIM, SEC = Slot.PRIM, Slot.SEC
+BOTH = {PRIM: Status.ACTIVE, SEC: Status.ACTIVE}
+
+
+def bucket(number: int) -> Bucket:
+    return Bucket(number, f"rows of {number}", 1)
+
+
+def kept(outlet: Outlet) -> list[int]:
+    return [each.number for each in outlet.buffer]
+
+
+def outlet_with(*numbers: int) -> Outlet:
+    """Both consumers are there, the primary one takes data, and this much is produced."""
+    outlet = Outlet("outlet", BOTH)
+    for slot in (PRIM, SEC):
+        outlet.handle(Attached(slot))
+    outlet.handle(From(PRIM, Reverse(0)))
+    for number in numbers:
+        outlet.handle(Produced(bucket(number)))
+    return outlet
+
+
+# --- outlet ----------------------------------------------------------------------------------------------
+
+
+def test_an_outlet_sends_to_the_one_that_asked_and_keeps_until_both_have_it() -> None:
+    outlet = outlet_with(1)
+    assert outlet.handle(Produced(bucket(2))) == [Send(PRIM, Data(bucket(2)))]
+    outlet.handle(From(PRIM, Ack(2)))
+    assert kept(outlet) == [1, 2]
+    outlet.handle(From(SEC, Ack(1)))
+    assert kept(outlet) == [2]
+
+
+def test_a_consumer_whose_own_producer_died_is_sent_the_rest_and_nothing_twice() -> None:
+    outlet = outlet_with(1, 2, 3)
+    outlet.handle(From(SEC, Ack(1)))
+    assert outlet.handle(From(SEC, Reverse(2))) == [Send(SEC, Data(bucket(3)))]
+
+
+def test_a_dead_consumer_is_no_longer_waited_for() -> None:
+    outlet = outlet_with(1, 2)
+    outlet.handle(From(PRIM, Ack(1)))
+    outlet.handle(Fail(SEC))
+    assert kept(outlet) == [2]
+
+
+def test_what_the_dead_one_acknowledged_ahead_is_forgotten() -> None:
+    outlet = outlet_with(1)
+    outlet.handle(From(SEC, Ack(9)))
+    outlet.handle(Fail(SEC))
+    outlet.handle(Avail(SEC))
+    outlet.handle(From(PRIM, CSync(1, 0)))
+    outlet.handle(Attached(SEC, 0, 1, 0))
+    outlet.handle(From(SEC, CSync(1, 0)))
+    outlet.handle(Produced(bucket(2)))
+    assert outlet.handle(From(SEC, Reverse(0))) == [Send(SEC, Data(bucket(1))), Send(SEC, Data(bucket(2)))]
+
+
+@pytest.mark.parametrize("active_first", [True, False])
+def test_a_newcomer_is_sent_nothing_before_both_have_named_its_checkpoint(active_first: bool) -> None:
+    outlet = outlet_with(1, 2, 3)
+    outlet.handle(Fail(SEC))
+    outlet.handle(Avail(SEC))
+    outlet.handle(Attached(SEC, 1, 1, 1))
+    said = {PRIM: From(PRIM, CSync(1, 1)), SEC: From(SEC, CSync(1, 1))}
+    order = (PRIM, SEC) if active_first else (SEC, PRIM)
+    if active_first:
+        outlet.handle(said[PRIM])
+        outlet.handle(From(PRIM, Ack(3)))
+        assert kept(outlet) == [2, 3], "kept for the newcomer"
+    assert outlet.handle(From(SEC, Reverse(1))) == []
+    done = [each for slot in order for each in outlet.handle(said[slot])]
+    assert done[0] == FoldedIn(SEC)
+    assert done[1:] == [Send(SEC, Data(bucket(2))), Send(SEC, Data(bucket(3)))]
+
+
+def test_the_buffer_of_a_producer_moves_with_its_marks_to_its_standby() -> None:
+    outlet = outlet_with(1, 2, 3)
+    outlet.handle(From(PRIM, Ack(2)))
+    outlet.handle(From(SEC, Ack(1)))
+    newcomer = Outlet("newcomer", BOTH)
+    newcomer.install(outlet.state())
+    assert kept(newcomer) == [2, 3]
+    newcomer.handle(Attached(SEC, 1))
+    assert newcomer.handle(From(SEC, Reverse(1))) == [Send(SEC, Data(bucket(2))), Send(SEC, Data(bucket(3)))]
+    newcomer.handle(From(SEC, Ack(2)))
+    assert kept(newcomer) == [3], "the other one's mark moved too"
+
+
+def test_an_outlet_refuses_to_send_again_what_was_acknowledged() -> None:
+    outlet = outlet_with(1, 2, 3)
+    outlet.handle(From(SEC, Ack(2)))
+    with pytest.raises(PeerError, match="has acknowledged 2"):
+        outlet.handle(From(SEC, Reverse(1)))
+
+
+# --- inlet -----------------------------------------------------------------------------------------------
+
+
+def inlet() -> Inlet:
+    """An inlet of the secondary dataflow with both producers attached."""
+    made = Inlet("inlet", BOTH, own=SEC)
+    assert made.handle(Attached(PRIM)) == [Send(PRIM, Reverse(made.received))]
+    made.handle(Attached(SEC))
+    made.handle(From(PRIM, Paused()))
+    return made
+
+
+def test_an_inlet_takes_from_its_own_dataflow_and_acknowledges_to_both_when_handed_on() -> None:
+    made = inlet()
+    assert made.sender is SEC
+    assert made.handle(From(PRIM, Data(bucket(1)))) == []
+    assert made.handle(From(SEC, Data(bucket(1)))) == [Take(bucket(1))]
+    assert made.handle(Taken(1)) == [Send(PRIM, Ack(1)), Send(SEC, Ack(1))]
+
+
+def test_when_the_sender_is_gone_the_other_is_asked_for_the_rest() -> None:
+    made = inlet()
+    made.handle(From(SEC, Data(bucket(4))))
+    assert made.handle(Detached(SEC)) == [Send(PRIM, Reverse(4))]
+    assert made.handle(From(PRIM, Data(bucket(5)))) == [Take(bucket(5))]
+
+
+def test_what_was_sent_before_a_pause_is_not_looked_at_even_if_the_sender_was_asked_again() -> None:
+    made = inlet()
+    made.handle(From(SEC, Data(bucket(4))))
+    made.handle(Detached(SEC))
+    assert made.handle(Attached(SEC)) == [Send(PRIM, Pause()), Send(SEC, Reverse(4))]
+    assert made.handle(Detached(SEC)) == [Send(PRIM, Reverse(4))]
+    # Of the first request; 5 and 6 came while the other one was to send.
+    assert made.handle(From(PRIM, Data(bucket(7)))) == []
+    made.handle(From(PRIM, Paused()))
+    assert made.handle(From(PRIM, Data(bucket(5)))) == [Take(bucket(5))]
+
+
+@pytest.mark.parametrize("order", [(PRIM, SEC), (SEC, PRIM)])
+def test_a_newcomer_of_the_own_dataflow_sends_once_both_have_named_its_checkpoint(
+    order: tuple[Slot, Slot],
+) -> None:
+    made = inlet()
+    made.handle(From(SEC, Data(bucket(4))))
+    made.handle(Taken(4))
+    made.handle(Fail(SEC))
+    made.handle(Avail(SEC))
+    assert made.handle(Attached(SEC, 4, 1, 4)) == []
+    first, second = order
+    assert made.handle(From(first, PSync(1))) == []
+    assert made.handle(From(second, PSync(1))) == [
+        Send(SEC, Ack(4)),
+        FoldedIn(SEC),
+        Send(PRIM, Pause()),
+        Send(SEC, Reverse(4)),
+    ]
+
+
+# --- merge -----------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_is_complete_when_every_producer_has_come_that_far() -> None:
+    left, right = Partition("f", 0), Partition("f", 1)
+    merge = Merge([right, left])
+    merge.put(left, bucket(1))
+    merge.put(left, bucket(3))
+    assert not merge.ready
+    merge.put(right, bucket(2))
+    taken = merge.take(10, 10)
+    assert [each.number for each in taken] == [1, 2]
+    assert taken[0].payload == ((left, "rows of 1"),)
+    merge.put(right, bucket(3))
+    (third,) = merge.take(10, 10)
+    assert third.payload == ((left, "rows of 3"), (right, "rows of 3"))
+
+
+def test_empty_stretches_are_handed_on_as_one_number() -> None:
+    merge = Merge([Partition("f", 0)])
+    merge.put(Partition("f", 0), bucket(1))
+    merge.put(Partition("f", 0), Bucket(9))
+    assert [(each.number, each.empty) for each in merge.take(10, 10)] == [(1, False), (9, True)]
+
+
+def test_a_group_ends_at_its_limits_and_goes_on_there() -> None:
+    merge = Merge([Partition("f", 0)])
+    for number in (1, 2, 3, 4, 5):
+        merge.put(Partition("f", 0), bucket(number))
+    assert [each.number for each in merge.take(2, 10)] == [1, 2]
+    assert [each.number for each in merge.take(10, 2)] == [3, 4]
+    assert [each.number for each in merge.take(10, 10)] == [5]
