@@ -15,14 +15,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.controller import MemberJoined, MemberLeft
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.exchange import Edge, ProducedFor, SlotEvent
 from understudy.core.f_cons import FCons
 from understudy.core.f_prod import FProd
+from understudy.core.flux_controller import CopyCaughtUp, Declined, Drain, FluxController, FluxEvent
 from understudy.core.inlet import Inlet
 from understudy.core.instructions import (
     CaughtUp,
@@ -51,6 +53,7 @@ from understudy.core.partition_replica import PartitionReplica
 from understudy.core.view import Activated, Avail, Change, Fail, Seat, Seated, Slot, Status, View, changes
 from understudy.sim.checkers import Violation
 
+STEPS_MAX = 200_000
 INGRESS, EGRESS = Partition("ingress"), Partition("egress")
 OUTER = Slot.PRIM
 Row = tuple[int, int]
@@ -175,14 +178,16 @@ class ExchangeWorld:
         self.links: dict[tuple[Copy, Copy], deque[Envelope]] = {}
         self.up: dict[frozenset[Copy], int] = {}
         self.connections = 0
-        self.nodes = [f"n{n}" for n in range(self.shape.nodes + self.shape.spares)]
+        self.controller = FluxController(self.levels, self.shape.nodes)
+        self.nodes: list[str] = []
+        self.joined = 0
         self.sealed = 0
         self.delivered: BucketId = NOTHING
         self.caught_up = 0
         self.killed = 0
         self.steps = 0
         self.story: deque[str] = deque(maxlen=80)
-        self._seat_everybody()
+        self._begin()
 
     # --- set-up ------------------------------------------------------------------------------------------
 
@@ -196,20 +201,9 @@ class ExchangeWorld:
             made.append(Bucket(number, tuple(rows) or None, len(rows)))
         return made
 
-    def _seat_everybody(self) -> None:
-        """Chained declustering: each copy in SEC sits one node further than its pair in PRIM."""
-        seats: dict[Partition, View] = {}
-        active = self.shape.nodes
-        for level in self.levels:
-            for partition in level:
-                places = {Slot.PRIM: partition.index % active, Slot.SEC: (partition.index + 1) % active}
-                seats[partition] = View(
-                    1, {slot: Seat(self.nodes[at], 1, Status.ACTIVE) for slot, at in places.items()}
-                )
-        self.views.append(seats)
-        for partition, view in seats.items():
-            for slot, seat in view.seats.items():
-                self._join(Copy(partition, slot), seat)
+    def _begin(self) -> None:
+        for _ in range(self.shape.nodes + self.shape.spares):
+            self.add_node()
         self._add_end(INGRESS, FProd("ingress", self._pairs(self.levels[0])))
         never_full = FProd("sink", {EGRESS: {OUTER: Status.ACTIVE}})
         self._add_end(EGRESS, FCons("egress", never_full, OUTER, self._pairs(self.levels[-1])))
@@ -475,8 +469,28 @@ class ExchangeWorld:
 
     # --- the controller ----------------------------------------------------------------------------------
 
-    def _publish(self, changed: Mapping[Partition, View]) -> None:
-        self.views.append({**self.views[-1], **changed})
+    def _decide(self, event: FluxEvent) -> None:
+        """The controller decides at once; everybody else hears of it in time."""
+        for done in self.controller.handle(event):
+            if isinstance(done, Declined):
+                self.story.append(f"DECLINED {done.why}")
+                continue
+            view = done.view
+            if view.lost is not None:
+                raise Violation("survivable", self._told(f"a complete copy lived, yet {view.lost}"))
+            self.views.append(view.partitions)
+            for copy, member in list(self.members.items()):
+                if copy.partition in view.partitions and not view.holds(copy, member.node, member.epoch):
+                    self._end(copy)
+            for partition, seats in view.partitions.items():
+                for slot, seat in seats.seats.items():
+                    if seat.alive and seat.epoch == view.epoch:
+                        self._join(Copy(partition, slot), seat)
+
+    def add_node(self) -> None:
+        self.joined += 1
+        self.nodes.append(f"n{self.joined}")
+        self._decide(MemberJoined(f"n{self.joined}", self.joined))
 
     def _look(self, member: Member, epoch: int) -> None:
         """The member sees the views up to this one, one after the other."""
@@ -513,40 +527,8 @@ class ExchangeWorld:
                     self._drive(member, SeatConfirmed())
 
     def _folded_in(self, member: Member) -> None:
-        view = self.views[-1][member.copy.partition]
-        slot = member.copy.slot
-        seat = view.seats[slot]
-        if seat.status is Status.STDBY and seat.epoch == member.epoch:
-            epoch = len(self.views) + 1
-            seats = {**view.seats, slot: replace(seat, status=Status.ACTIVE)}
-            self._publish({member.copy.partition: View(epoch, seats, None, view.buried)})
-            self.caught_up += 1
-            self.seat_standbys()
-
-    def seat_standbys(self) -> None:
-        """Give dead seats to nodes that are there, lowest level first: the next waits for the one below."""
-        for level in self.levels:
-            waiting = False
-            for partition in level:
-                view = self.views[-1][partition]
-                for slot, seat in view.seats.items():
-                    other = view.seats[slot.other]
-                    if seat.status is Status.STDBY or other.status is Status.STDBY:
-                        waiting = True
-                    if seat.status is not Status.DEAD or other.status is not Status.ACTIVE:
-                        continue
-                    waiting = True
-                    free = [n for n in self.nodes if n != other.node and not view.declared_dead(n)]
-                    if not free:
-                        continue
-                    epoch = len(self.views) + 1
-                    new = Seat(self.random.choice(free), epoch, Status.STDBY)
-                    buried = (*view.buried, seat.node)
-                    self._publish({partition: View(epoch, {**view.seats, slot: new}, None, buried)})
-                    self._join(Copy(partition, slot), new)
-                    view = self.views[-1][partition]
-            if waiting:
-                return
+        self.caught_up += 1
+        self._decide(CopyCaughtUp(member.copy, member.epoch))
 
     # --- faults ------------------------------------------------------------------------------------------
 
@@ -568,29 +550,26 @@ class ExchangeWorld:
         return seat.status is Status.ACTIVE and seat.epoch == member.epoch
 
     def kill(self, node: str) -> None:
-        """The node is gone with everything on it; the controller decides at once, others hear it in time."""
+        """The node is gone with everything on it."""
         self.story.append(f"KILL {node}")
         self.killed += 1
         self.nodes.remove(node)
-        gone = [copy for copy, member in self.members.items() if member.node == node]
-        for copy in gone:
-            del self.members[copy]
-            for pair in [pair for pair in self.up if copy in pair]:
-                self._break(pair)
-            for key in [key for key in self.links if key[1] == copy]:
-                del self.links[key]
-        changed: dict[Partition, View] = {}
-        epoch = len(self.views) + 1
-        for partition, view in self.views[-1].items():
-            seats = dict(view.seats)
-            for slot, seat in view.seats.items():
-                if seat.node == node and seat.alive:
-                    seats[slot] = replace(seat, status=Status.DEAD)
-            if seats != dict(view.seats):
-                changed[partition] = View(epoch, seats, None, view.buried)
-        if changed:
-            self._publish(changed)
-        self.seat_standbys()
+        for copy in [copy for copy, member in self.members.items() if member.node == node]:
+            self._end(copy)
+        self._decide(MemberLeft(node))
+
+    def drain(self, node: str) -> None:
+        """An operator wants the node empty. It stays a member and is given nothing any more."""
+        self.story.append(f"DRAIN {node}")
+        self._decide(Drain(node))
+
+    def _end(self, copy: Copy) -> None:
+        """This copy is no more, whatever became of its node."""
+        del self.members[copy]
+        for pair in [pair for pair in self.up if copy in pair]:
+            self._break(pair)
+        for key in [key for key in self.links if key[1] == copy]:
+            del self.links[key]
 
     def break_one(self) -> None:
         if self.up:
@@ -609,20 +588,24 @@ def run_exchange(seed: int, shape: Shape | None = None) -> ExchangeWorld:
     while world.step():
         if faults and world.random.random() < 0.01:
             faults -= 1
-            if world.random.random() < 0.5:
-                world.break_one()
-            else:
-                able = [node for node in world.nodes if world.may_kill(node)]
-                busy = [node for node in able if any(m.node == node for m in world.members.values())]
-                if busy and len(world.nodes) > world.shape.nodes - 1:
-                    world.kill(world.random.choice(busy))
-                    if world.random.random() < 0.7:
-                        world.nodes.append(f"x{world.steps}")
-                        world.seat_standbys()
-        if world.steps > 200_000:
+            _fault(world)
+        if world.steps > STEPS_MAX:
             raise Violation("converged", world._told("it goes on for ever"))
     check_converged(world)
     return world
+
+
+def _fault(world: ExchangeWorld) -> None:
+    chance = world.random.random()
+    seated = [n for n in world.nodes if any(m.node == n for m in world.members.values())]
+    if chance < 0.45:
+        world.break_one()
+    elif chance < 0.55:
+        world.drain(world.random.choice(world.nodes))
+    elif able := [node for node in seated if world.may_kill(node)]:
+        world.kill(world.random.choice(able))
+        if world.random.random() < 0.8:
+            world.add_node()
 
 
 def check_converged(world: ExchangeWorld) -> None:
@@ -632,8 +615,7 @@ def check_converged(world: ExchangeWorld) -> None:
         raise Violation("converged", world._told(f"delivered through {world.delivered} of {last}"))
     for partition, view in world.views[-1].items():
         for slot, seat in view.seats.items():
-            other = view.seats[slot.other]
-            free = [n for n in world.nodes if n != other.node and not view.declared_dead(n)]
+            free = world.controller.eligible(Copy(partition, slot))
             if seat.status is not Status.ACTIVE and free:
                 raise Violation(
                     "converged", world._told(f"{partition} {slot.value} stays {seat.status.name}")
