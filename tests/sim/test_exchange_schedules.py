@@ -14,7 +14,7 @@ from understudy.core.messages import Ack, Data, OutletState
 from understudy.core.outlet import Outlet
 from understudy.core.view import Slot
 from understudy.sim.checkers import Violation
-from understudy.sim.exchange import Shape, run_exchange
+from understudy.sim.exchange import Shape, run_exchange, simulate_exchange
 
 Patch = pytest.MonkeyPatch
 SEEDS_MAX = 150
@@ -24,7 +24,7 @@ def test_nothing_is_lost_repeated_or_stuck_in_random_schedules() -> None:
     killed = caught_up = steps = 0
     for seed in range(60):
         world = run_exchange(seed)
-        killed += world.killed
+        killed += world.faults["kill"]
         caught_up += world.caught_up
         steps += world.steps
     print(f"60 seeds, {steps} steps, {killed} kills, {caught_up} catch-ups")
@@ -41,7 +41,13 @@ def test_nothing_is_lost_repeated_or_stuck_in_random_schedules() -> None:
     ],
 )
 def test_other_shapes_of_a_flow(shape: Shape) -> None:
-    assert sum(run_exchange(seed, shape).killed for seed in range(10)) > 0
+    assert sum(run_exchange(seed, shape).faults["kill"] for seed in range(10)) > 0
+
+
+def test_flows_of_all_shapes() -> None:
+    summary = simulate_exchange(40, 1_000)
+    assert summary.violations == []
+    assert summary.caught_up > 20
 
 
 def test_a_seed_is_a_run() -> None:

@@ -152,7 +152,9 @@ def _simulate(commands: Any) -> None:
         "every schedule of a world of so many buckets is tried instead.",
         "understudy simulate --policy pair --seeds 1000",
     )
-    made.add_argument("--policy", choices=sorted(POLICIES), default="pair", help="the policy to try")
+    # Partition pairs exist in simulation first.
+    simulated = sorted([*POLICIES, "flux"])
+    made.add_argument("--policy", choices=simulated, default="pair", help="the policy to try")
     made.add_argument("--seeds", type=_count(1), default=1000, metavar="N", help="how many seeds (1000)")
     made.add_argument("--seed", type=_count(0), default=0, metavar="S", help="the first seed (0)")
     made.add_argument(

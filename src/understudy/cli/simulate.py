@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from understudy.flow.errors import UserError
 from understudy.sim.checkers import Violation
+from understudy.sim.exchange import simulate_exchange
 from understudy.sim.explore import Bounds, Explored, explore
 from understudy.sim.random_schedules import Summary, simulate
 
@@ -69,12 +71,7 @@ def _with_bar(arguments: Namespace, console: Console) -> Summary:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("seeds", total=arguments.seeds)
-        return simulate(
-            arguments.policy,
-            arguments.seeds,
-            arguments.seed,
-            progress=lambda summary: bar.update(task, completed=summary.seeds),
-        )
+        return _simulate(arguments, lambda summary: bar.update(task, completed=summary.seeds))
 
 
 def _with_lines(arguments: Namespace) -> Summary:
@@ -86,7 +83,13 @@ def _with_lines(arguments: Namespace) -> Summary:
             last = time.monotonic()
             print(f"{summary.seeds} of {arguments.seeds} seeds, {summary.steps} events", flush=True)
 
-    return simulate(arguments.policy, arguments.seeds, arguments.seed, progress=tell)
+    return _simulate(arguments, tell)
+
+
+def _simulate(arguments: Namespace, progress: Callable[[Summary], None]) -> Summary:
+    if arguments.policy == "flux":
+        return simulate_exchange(arguments.seeds, arguments.seed, progress=progress)
+    return simulate(arguments.policy, arguments.seeds, arguments.seed, progress=progress)
 
 
 def _told(summary: Summary) -> str:

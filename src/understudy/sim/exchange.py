@@ -13,10 +13,11 @@ nodes, broken connections, and newcomers. Every message brings the view that its
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from time import perf_counter
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.controller import MemberJoined, MemberLeft
@@ -52,6 +53,7 @@ from understudy.core.partition import Copy, Partition
 from understudy.core.partition_replica import PartitionReplica
 from understudy.core.view import Activated, Avail, Change, Fail, Seat, Seated, Slot, Status, View, changes
 from understudy.sim.checkers import Violation
+from understudy.sim.random_schedules import Summary
 
 STEPS_MAX = 200_000
 INGRESS, EGRESS = Partition("ingress"), Partition("egress")
@@ -184,9 +186,10 @@ class ExchangeWorld:
         self.sealed = 0
         self.delivered: BucketId = NOTHING
         self.caught_up = 0
-        self.killed = 0
+        self.faults: Counter[str] = Counter()
         self.steps = 0
         self.story: deque[str] = deque(maxlen=80)
+        self._touched: dict[int, Member] = {}
         self._begin()
 
     # --- set-up ------------------------------------------------------------------------------------------
@@ -299,8 +302,9 @@ class ExchangeWorld:
         what, which = self.random.choice(found)
         try:
             self._take(what, which)
-            for member in self.members.values():
+            for member in self._touched.values():
                 member.machine.check()
+            self._touched.clear()
         except (PeerError, BrokenInvariant) as error:
             raise Violation("sound", self._told(str(error))) from error
         return True
@@ -372,6 +376,7 @@ class ExchangeWorld:
             self._drive(member, ProducedFor(partition, Bucket(bucket.number, own or None, len(own))))
 
     def _drive(self, member: Member, event: object) -> None:
+        self._touched[id(member)] = member
         self._carry_out(member, member.machine.handle(event))
 
     def _carry_out(self, member: Member, instructions: Iterable[Instruction]) -> None:
@@ -552,7 +557,7 @@ class ExchangeWorld:
     def kill(self, node: str) -> None:
         """The node is gone with everything on it."""
         self.story.append(f"KILL {node}")
-        self.killed += 1
+        self.faults["kill"] += 1
         self.nodes.remove(node)
         for copy in [copy for copy, member in self.members.items() if member.node == node]:
             self._end(copy)
@@ -561,6 +566,7 @@ class ExchangeWorld:
     def drain(self, node: str) -> None:
         """An operator wants the node empty. It stays a member and is given nothing any more."""
         self.story.append(f"DRAIN {node}")
+        self.faults["drain"] += 1
         self._decide(Drain(node))
 
     def _end(self, copy: Copy) -> None:
@@ -575,10 +581,49 @@ class ExchangeWorld:
         if self.up:
             pair = self.random.choice(sorted(self.up, key=lambda pair: sorted(map(str, pair))))
             self.story.append(f"BREAK {sorted(map(str, pair))}")
+            self.faults["break"] += 1
             self._break(pair)
 
     def _told(self, what: str) -> str:
         return f"seed {self.seed}: {what}\nlast steps:\n  " + "\n  ".join(self.story)
+
+
+def shape_of(seed: int) -> Shape:
+    """A small flow of this seed's own making."""
+    random = Random(f"shape/{seed}")
+    levels = random.choice([1, 2, 2, 3])
+    return Shape(
+        partitions=tuple(random.randint(1, 3) for _ in range(levels)),
+        nodes=random.randint(2, 5),
+        spares=random.randint(0, 3),
+        buckets=random.randint(5, 40),
+        faults=random.randint(0, 10),
+        group_buckets_max=random.randint(1, 5),
+        output_buckets_max=random.randint(3, 12),
+    )
+
+
+def simulate_exchange(
+    seeds: int, start_seed: int = 0, *, progress: Callable[[Summary], None] | None = None
+) -> Summary:
+    """Run this many seeds, each with a flow of its own shape; stop at the first that fails."""
+    summary = Summary("flux")
+    began = perf_counter()
+    for seed in range(start_seed, start_seed + seeds):
+        try:
+            world = run_exchange(seed, shape_of(seed))
+        except Violation as violation:
+            summary.violations.append((seed, violation))
+            break
+        summary.seeds += 1
+        summary.steps += world.steps
+        summary.buckets += world.sealed
+        summary.caught_up += world.caught_up
+        summary.faults.update(world.faults)
+        summary.seconds = perf_counter() - began
+        if progress is not None:
+            progress(summary)
+    return summary
 
 
 def run_exchange(seed: int, shape: Shape | None = None) -> ExchangeWorld:
