@@ -126,7 +126,7 @@ def _start(
 def _sockets(folder: Path) -> dict[str, str]:
     """How Spark talks to its Python workers: by sockets that are files, where their paths are short enough.
 
-    A call over TCP takes tens of milliseconds more.
+    Calls over TCP take longer.
     """
     return {
         "spark.python.unix.domain.socket.enabled": str(len(os.fsencode(folder)) <= SOCKET_FOLDER_MAX).lower(),
