@@ -1,0 +1,200 @@
+"""How long a partitioned flow lives, by the number of its machines (Flux paper, section 4.2).
+
+    python studies/mttf.py [--runs 200] [--ratio 40]
+
+Machines fail at random, each on average once in MTTF. A replacement is there at once, and the state that
+it needs has caught up after MTTR; `--ratio` is MTTF / MTTR. A run ends when some state has no copy left.
+Three ways to place the copies on N machines:
+
+* *cluster pairs*: N/2 machines run the flow, the other N/2 run it again. One machine lost makes its whole
+  half useless until that has caught up, so any loss in the other half ends it. The half is taken to catch up
+  as fast as one machine does, the best case.
+* *partition pairs, mirrored*: each machine has one partner that holds the other copies of all it has.
+* *partition pairs, chained*: the copies of a machine's partitions are spread over its two neighbours.
+
+For partition pairs the real controller decides who sits where and says when a flow is lost. The lines are the
+paper's formulas. They count one failure of a pair where there are two machines that can fail first, so points
+are expected at half of them; a chained layout has two neighbours that must not fail instead of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+from collections.abc import Callable, Mapping
+from random import Random
+from statistics import mean, stdev
+
+import matplotlib as mpl
+
+from harness import RESULTS, save, say
+from understudy.core.controller import MemberJoined, MemberLeft
+from understudy.core.flux_controller import (
+    CopyCaughtUp,
+    CopyMoveFailed,
+    Declined,
+    FluxController,
+    FluxEvent,
+    PublishFlux,
+)
+from understudy.core.layout import chained, levels_of
+from understudy.core.partition import Copy, Partition
+from understudy.core.view import Slot, Status
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+NODES = (2, 4, 8, 16, 32, 64)
+
+
+def cluster_pairs(nodes: int, mttf: float, mttr: float, random: Random) -> float:
+    """The time until both halves are down together."""
+    rate = nodes / mttf
+    down_until = [0.0, 0.0]
+    now = 0.0
+    while True:
+        now += random.expovariate(rate)
+        half = random.randrange(2)
+        if down_until[1 - half] > now:
+            return now
+        down_until[half] = now + mttr
+
+
+def mirrored(nodes: list[str]) -> dict[Copy, str]:
+    """Partners two by two; the partition with a machine's index has its primary copy there."""
+    return {
+        Copy(Partition("f", at), slot): nodes[at if slot is Slot.PRIM else at ^ 1]
+        for at in range(len(nodes))
+        for slot in Slot
+    }
+
+
+def partition_pairs(
+    layout: Callable[[list[str]], Mapping[Copy, str]],
+    nodes: int,
+    mttf: float,
+    mttr: float,
+    random: Random,
+) -> float:
+    """The time until the controller says that a partition is lost."""
+    names = [f"n{at}" for at in range(nodes)]
+    controller = FluxController(levels_of({"f": nodes}), nodes, layout=layout(names))
+    due: list[tuple[float, int, FluxEvent]] = []
+    posted = 0
+
+    def post(at: float, event: FluxEvent) -> None:
+        nonlocal posted
+        posted += 1
+        heapq.heappush(due, (at, posted, event))
+
+    for order, name in enumerate(names):
+        controller.handle(MemberJoined(name, order))
+        post(random.expovariate(1 / mttf), MemberLeft(name))
+    joined = nodes
+    while True:
+        now, _, event = heapq.heappop(due)
+        done: list[PublishFlux | Declined] = []
+        moving: list[Copy] = []
+        assert controller.view is not None
+        if isinstance(event, MemberLeft):
+            # The replacement is there when it is needed, and takes the seats of the one that goes.
+            joined += 1
+            done += controller.handle(MemberJoined(f"n{joined}", joined))
+            post(now + random.expovariate(1 / mttf), MemberLeft(f"n{joined}"))
+            moving = controller.view.copies_on(event.node)
+        done += controller.handle(event)
+        for copy in moving:
+            # A standby that waits for this state waits in vain.
+            standby = controller.view.seat(copy.other)
+            if standby.status is Status.STDBY:
+                done += controller.handle(CopyMoveFailed(copy.other, standby.epoch))
+        for each in done:
+            if not isinstance(each, PublishFlux):
+                continue
+            if each.view.lost is not None:
+                return now
+            for partition, view in each.view.partitions.items():
+                for slot, seat in view.seats.items():
+                    if seat.status is Status.STDBY and seat.epoch == each.view.epoch:
+                        post(now + mttr, CopyCaughtUp(Copy(partition, slot), seat.epoch))
+
+
+WAYS: dict[str, tuple[Callable[[int, float, float, Random], float], Callable[[int, float], float]]] = {
+    "cluster pairs": (cluster_pairs, lambda n, ratio: 4 * ratio / n**2),
+    "partition pairs, mirrored": (
+        lambda n, mttf, mttr, random: partition_pairs(mirrored, n, mttf, mttr, random),
+        lambda n, ratio: 2 * ratio / n,
+    ),
+    "partition pairs, chained": (
+        lambda n, mttf, mttr, random: partition_pairs(
+            lambda names: chained(levels_of({"f": len(names)}), names), n, mttf, mttr, random
+        ),
+        lambda n, ratio: 2 * ratio / n,
+    ),
+}
+
+
+def measured(runs: int, ratio: float, seed: int) -> dict[str, list[dict[str, float]]]:
+    """For each way and number of machines: the mean life in units of one machine's MTTF."""
+    result: dict[str, list[dict[str, float]]] = {}
+    for name, (live, formula) in WAYS.items():
+        points = []
+        for nodes in NODES:
+            if nodes == 2 and "chained" in name:
+                continue
+            random = Random(f"{seed}/{name}/{nodes}")
+            lives = [live(nodes, 1.0, 1 / ratio, random) for _ in range(runs)]
+            point = {
+                "nodes": nodes,
+                "mttf": mean(lives),
+                "error": stdev(lives) / runs**0.5,
+                "formula": formula(nodes, ratio),
+            }
+            points.append(point)
+            say(
+                f"{name:<26} {nodes:>3} machines: {point['mttf']:8.3f} +- {point['error']:.3f} "
+                f"(formula {point['formula']:8.3f}, ratio {point['mttf'] / point['formula']:.2f})"
+            )
+        result[name] = points
+    return result
+
+
+def draw(result: dict[str, list[dict[str, float]]], ratio: float) -> None:
+    figure, axis = plt.subplots(figsize=(7, 4))
+    for at, (name, points) in enumerate(result.items()):
+        nodes = [point["nodes"] for point in points]
+        axis.errorbar(
+            nodes,
+            [point["mttf"] for point in points],
+            yerr=[2 * point["error"] for point in points],
+            fmt="os^"[at],
+            color=f"C{at}",
+            label=name,
+        )
+        axis.plot(nodes, [point["formula"] for point in points], color=f"C{at}", linewidth=0.8, alpha=0.6)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xlabel("machines")
+    axis.set_ylabel("mean time to failure, in lives of one machine")
+    axis.set_title(f"Points: simulated. Lines: the paper's formulas. MTTF / MTTR = {ratio:g}")
+    axis.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS / "mttf.png", dpi=120)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--ratio", type=float, default=40.0)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    result = measured(arguments.runs, arguments.ratio, arguments.seed)
+    draw(result, arguments.ratio)
+    save("mttf", {"ratio": arguments.ratio, "runs": arguments.runs, "seed": arguments.seed, "points": result})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
