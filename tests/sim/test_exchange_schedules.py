@@ -14,7 +14,8 @@ from understudy.core.messages import Ack, Data, OutletState
 from understudy.core.outlet import Outlet
 from understudy.core.view import Slot
 from understudy.sim.checkers import Violation
-from understudy.sim.exchange import Shape, run_exchange, simulate_exchange
+from understudy.sim.exchange_flow import Shape
+from understudy.sim.exchange_schedules import run_exchange, simulate_exchange
 
 Patch = pytest.MonkeyPatch
 SEEDS_MAX = 150

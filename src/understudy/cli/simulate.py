@@ -8,15 +8,18 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from understudy.flow.errors import UserError
 from understudy.sim.checkers import Violation
-from understudy.sim.exchange import simulate_exchange
+from understudy.sim.exchange_schedules import simulate_exchange
 from understudy.sim.explore import Bounds, Explored, explore
 from understudy.sim.random_schedules import Summary, simulate
+
+T = TypeVar("T")
 
 #: On a pipe, a line this often is progress enough.
 _LINE_EVERY_S = 5.0
@@ -40,14 +43,6 @@ def execute(arguments: Namespace) -> int:
 def _explore(arguments: Namespace) -> int:
     if arguments.policy != "pair":
         raise UserError(f"--explore knows the policy pair only, not {arguments.policy}.")
-    last = time.monotonic()
-
-    def tell(explored: Explored) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _LINE_EVERY_S:
-            last = time.monotonic()
-            print(f"{explored.states:,} states, {explored.steps:,} steps", flush=True)
-
     bounds = Bounds(
         buckets=arguments.explore,
         spares=arguments.kills,
@@ -55,7 +50,7 @@ def _explore(arguments: Namespace) -> int:
         gateway_crashes=arguments.gateway_crashes,
     )
     try:
-        explored = explore(bounds, progress=tell)
+        explored = explore(bounds, progress=_now_and_then(_explored_so_far))
     except Violation as violation:
         print(violation)
         return 1
@@ -75,15 +70,27 @@ def _with_bar(arguments: Namespace, console: Console) -> Summary:
 
 
 def _with_lines(arguments: Namespace) -> Summary:
-    last = time.monotonic()
+    def so_far(summary: Summary) -> str:
+        return f"{summary.seeds} of {arguments.seeds} seeds, {summary.steps} events"
 
-    def tell(summary: Summary) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _LINE_EVERY_S:
-            last = time.monotonic()
-            print(f"{summary.seeds} of {arguments.seeds} seeds, {summary.steps} events", flush=True)
+    return _simulate(arguments, _now_and_then(so_far))
 
-    return _simulate(arguments, tell)
+
+def _explored_so_far(explored: Explored) -> str:
+    return f"{explored.states:,} states, {explored.steps:,} steps"
+
+
+def _now_and_then(told: Callable[[T], str]) -> Callable[[T], None]:
+    """Print what is told of the progress, but not every time."""
+    last_s = time.monotonic()
+
+    def tell(progress: T) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= _LINE_EVERY_S:
+            last_s = time.monotonic()
+            print(told(progress), flush=True)
+
+    return tell
 
 
 def _simulate(arguments: Namespace, progress: Callable[[Summary], None]) -> Summary:

@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.buffer import Acks
 from understudy.core.errors import PeerError, require
+from understudy.core.fold_in import spoken_for
 from understudy.core.instructions import Deliver, FoldedIn, Instruction, Send
 from understudy.core.machine import Machine
 from understudy.core.messages import Ack, Attached, Data, Delivered, Detached, From, PSync, Reverse
@@ -186,16 +187,11 @@ class Egress(Machine):
 
     def _fold_in(self) -> list[Instruction]:
         """Make a newcomer an active replica if both have named the same checkpoint."""
-        for slot, status in self.status.items():
-            other = self._other(slot)
-            said = self.version[slot]
-            if status is not Status.STDBY or said is None or other is None or slot not in self.attached:
-                continue
-            alone = self.status[other] is Status.DEAD
-            if alone or self.version[other] == said:
-                self.status[slot] = Status.ACTIVE
-                return [*self._take_owed(slot), FoldedIn(slot)]
-        return []
+        newcomer = spoken_for(self.status, self.version, self.attached)
+        if newcomer is None:
+            return []
+        self.status[newcomer] = Status.ACTIVE
+        return [*self._take_owed(newcomer), FoldedIn(newcomer)]
 
     def _other(self, slot: Slot) -> Slot | None:
         return next((each for each in self.status if each is not slot), None)

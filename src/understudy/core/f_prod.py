@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from understudy.core.bucket import Bucket, BucketId
 from understudy.core.errors import PeerError, require
 from understudy.core.exchange import Edge, ProducedFor, across
 from understudy.core.instructions import Instruction, SendTo
@@ -48,10 +47,6 @@ class FProd(Machine):
     def full(self) -> bool:
         """Whether the engine must wait."""
         return any(outlet.full for outlet in self.outlets.values())
-
-    @property
-    def produced_through(self) -> BucketId:
-        return min(outlet.buffer.produced_through for outlet in self.outlets.values())
 
     def _handle(self, event: object) -> list[Instruction]:
         match event:
@@ -91,10 +86,6 @@ class FProd(Machine):
         self.version = version
         for partition, state in outlets:
             self.outlets[partition].install(state)
-
-    def kept(self, partition: Partition) -> tuple[Bucket, ...]:
-        """What is kept for one consumer, oldest first."""
-        return tuple(self.outlets[partition].buffer)
 
     def check(self) -> None:
         for outlet in self.outlets.values():

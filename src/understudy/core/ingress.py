@@ -36,6 +36,7 @@ from collections.abc import Iterable, Mapping
 from understudy.core.bucket import Bucket, BucketId
 from understudy.core.buffer import Acks, MarkedBuffer
 from understudy.core.errors import PeerError, require
+from understudy.core.fold_in import spoken_for
 from understudy.core.instructions import FoldedIn, Instruction, Send, Trimmed
 from understudy.core.machine import Machine
 from understudy.core.messages import Ack, Attached, CSync, Data, Detached, From, Sealed
@@ -154,17 +155,12 @@ class Ingress(Machine):
 
     def _fold_in(self) -> list[Instruction]:
         """Start the connection to a newcomer if both replicas have named the same checkpoint."""
-        for slot, status in self.status.items():
-            other = self._other(slot)
-            said = self.version[slot]
-            if status is not Status.STDBY or said is None or other is None:
-                continue
-            alone = self.status[other] is Status.DEAD
-            if alone or self.version[other] == said:
-                self.status[slot] = Status.ACTIVE
-                self._start(slot)
-                return [FoldedIn(slot)]
-        return []
+        newcomer = spoken_for(self.status, self.version, self._said_through)
+        if newcomer is None:
+            return []
+        self.status[newcomer] = Status.ACTIVE
+        self._start(newcomer)
+        return [FoldedIn(newcomer)]
 
     def _start(self, slot: Slot) -> None:
         """Send to a replica, which is attached, everything after what it said it has."""

@@ -26,6 +26,7 @@ from collections.abc import Mapping
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.errors import PeerError, require
+from understudy.core.fold_in import spoken_for
 from understudy.core.instructions import FoldedIn, Instruction, Send, Take
 from understudy.core.machine import Machine
 from understudy.core.messages import (
@@ -166,15 +167,11 @@ class Inlet(Machine):
         return [*self._fold_in(), *self._choose_sender()]
 
     def _fold_in(self) -> list[Instruction]:
-        for slot, status in self.status.items():
-            said = self.version[slot]
-            if status is not Status.STDBY or said is None or slot not in self.attached:
-                continue
-            alone = self.status.get(slot.other, Status.DEAD) is Status.DEAD
-            if alone or self.version[slot.other] == said:
-                self.status[slot] = Status.ACTIVE
-                return [*self._acknowledge(slot), FoldedIn(slot)]
-        return []
+        newcomer = spoken_for(self.status, self.version, self.attached)
+        if newcomer is None:
+            return []
+        self.status[newcomer] = Status.ACTIVE
+        return [*self._acknowledge(newcomer), FoldedIn(newcomer)]
 
     def _activated(self, slot: Slot) -> list[Instruction]:
         """The controller calls a newcomer active. News only to one that never heard it named."""

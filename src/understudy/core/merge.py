@@ -42,9 +42,6 @@ class Merge:
     def ready(self) -> bool:
         return self.frontier > self.handed
 
-    def __len__(self) -> int:
-        return sum(len(queue) for queue in self._queues.values())
-
     def take(self, buckets_max: int, bytes_max: int) -> tuple[Bucket, ...]:
         """The next complete buckets, at least one. The last one's number says how far they go.
 

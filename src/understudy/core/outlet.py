@@ -34,6 +34,7 @@ from collections.abc import Mapping
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.buffer import Acks, MarkedBuffer
 from understudy.core.errors import PeerError, require
+from understudy.core.fold_in import spoken_for
 from understudy.core.instructions import FoldedIn, Instruction, Send
 from understudy.core.machine import Machine
 from understudy.core.messages import (
@@ -169,15 +170,11 @@ class Outlet(Machine):
         self.version[slot] = version
 
     def _fold_in(self) -> list[Instruction]:
-        for slot, status in self.status.items():
-            said = self.version[slot]
-            if status is not Status.STDBY or said is None or slot not in self.attached:
-                continue
-            alone = self.status.get(slot.other, Status.DEAD) is Status.DEAD
-            if alone or self.version[slot.other] == said:
-                self._admit(slot)
-                return [FoldedIn(slot)]
-        return []
+        newcomer = spoken_for(self.status, self.version, self.attached)
+        if newcomer is None:
+            return []
+        self._admit(newcomer)
+        return [FoldedIn(newcomer)]
 
     def _admit(self, slot: Slot) -> None:
         """A newcomer counts from now on, and so does what it has said before."""

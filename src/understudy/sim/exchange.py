@@ -2,10 +2,6 @@
 
     ingress -> first fragment, P partitions x 2 copies -> next fragment, ... -> egress
 
-Every level adds up numbers: a row (key, value) goes to the partition that its key belongs to, is added to
-that key's sum, and leaves as (next key, sum). So a bucket that is lost, repeated or out of order anywhere
-changes what comes after it, and one partitioned engine fed in one go says what must arrive.
-
 A step takes one thing that could happen next: a message from one connection, a finished group, a moved
 state, a view on its way to somebody. Chance decides which; the seed decides chance. Faults are kills of
 nodes, broken connections, and newcomers. Every message brings the view that its sender acts on.
@@ -14,15 +10,13 @@ nodes, broken connections, and newcomers. Every message brings the view that its
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from random import Random
-from time import perf_counter
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.controller import MemberJoined, MemberLeft
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.core.exchange import Edge, ProducedFor, SlotEvent
+from understudy.core.exchange import Edge, ProducedFor
 from understudy.core.f_cons import FCons
 from understudy.core.f_prod import FProd
 from understudy.core.flux_controller import CopyCaughtUp, Declined, Drain, FluxController, FluxEvent
@@ -43,7 +37,6 @@ from understudy.core.messages import (
     MoverReady,
     PairAvailable,
     PairFailed,
-    PartitionState,
     Processed,
     SeatConfirmed,
     SnapshotTaken,
@@ -53,115 +46,12 @@ from understudy.core.partition import Copy, Partition
 from understudy.core.partition_replica import PartitionReplica
 from understudy.core.view import Activated, Avail, Change, Fail, Seat, Seated, Slot, Status, View, changes
 from understudy.sim.checkers import Violation
-from understudy.sim.random_schedules import Summary
+from understudy.sim.exchange_flow import Shape, Sums, reference, share
+from understudy.sim.exchange_member import Envelope, Member, Shipment
 
-STEPS_MAX = 200_000
 INGRESS, EGRESS = Partition("ingress"), Partition("egress")
 OUTER = Slot.PRIM
-Row = tuple[int, int]
 Seats = Mapping[Partition, View]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How large the flow is and how much may go wrong."""
-
-    partitions: tuple[int, ...] = (2, 2)
-    nodes: int = 4
-    spares: int = 2
-    buckets: int = 30
-    faults: int = 6
-    group_buckets_max: int = 3
-    output_buckets_max: int = 6
-
-
-class Sums:
-    """One partition's engine: a running sum per key."""
-
-    def __init__(self) -> None:
-        self.sums: dict[int, int] = {}
-
-    def advance(self, rows: Iterable[Row]) -> list[Row]:
-        out: list[Row] = []
-        for key, value in sorted(rows):
-            self.sums[key] = self.sums.get(key, 0) + value
-            out.append(((key * 7 + self.sums[key]) % 11, self.sums[key] % 101))
-        return out
-
-
-def share(rows: Iterable[Row], partitions: list[Partition]) -> dict[Partition, tuple[Row, ...]]:
-    """Which rows go to which partition: by key."""
-    shares: dict[Partition, list[Row]] = {partition: [] for partition in partitions}
-    for row in rows:
-        shares[partitions[row[0] % len(partitions)]].append(row)
-    return {partition: tuple(sorted(own)) for partition, own in shares.items()}
-
-
-def reference(levels: list[list[Partition]], inputs: list[Bucket]) -> dict[BucketId, tuple[Row, ...]]:
-    """What must be delivered, bucket by bucket: every level in one go."""
-    engines = {partition: Sums() for level in levels for partition in level}
-    out: dict[BucketId, tuple[Row, ...]] = {}
-    for bucket in inputs:
-        rows: list[Row] = list(bucket.payload) if isinstance(bucket.payload, tuple) else []
-        for level in levels:
-            rows = [row for p, own in share(rows, level).items() for row in engines[p].advance(own)]
-        if rows:
-            out[bucket.number] = tuple(sorted(rows))
-    return out
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """A message on its way, with the view that its sender acts on."""
-
-    sender: Copy
-    seat_epoch: int
-    serial: int
-    epoch: int
-    event: SlotEvent
-
-
-@dataclass(eq=False)
-class Member:
-    """One participant: a copy of a partition, or one of the two ends of the flow."""
-
-    copy: Copy
-    node: str
-    machine: PartitionReplica | FCons | FProd
-    epoch: int = 0
-    view_epoch: int = 0
-    engine: Sums = field(default_factory=Sums)
-    snapshot: Sums | None = None
-    #: The epoch of the standby whose mover was met, and of the one that the last snapshot is for.
-    met: int = 0
-    moving_to: int = 0
-    work: deque[object] = field(default_factory=deque)
-    #: The connection to each neighbour that this one knows of, by its serial.
-    known: dict[Copy, int] = field(default_factory=dict)
-
-    @property
-    def has_state(self) -> bool:
-        return not isinstance(self.machine, PartitionReplica) or self.machine.status is not Status.STDBY
-
-    def stands(self) -> Attached:
-        """What this one says of itself when a connection is made."""
-        match self.machine:
-            case PartitionReplica(below=below) | (FCons() as below):
-                return Attached(self.copy.slot, below.handed, below.version, below.checkpoint)
-            case _:
-                return Attached(self.copy.slot)
-
-    def says(self, serial: int, event: SlotEvent) -> Envelope:
-        return Envelope(self.copy, self.epoch, serial, self.view_epoch, event)
-
-
-@dataclass(frozen=True)
-class Shipment:
-    """A state on its way to the standby that sits in the other seat since this epoch."""
-
-    state: PartitionState
-    sums: Mapping[int, int]
-    to_epoch: int
 
 
 class ExchangeWorld:
@@ -306,7 +196,7 @@ class ExchangeWorld:
                 member.machine.check()
             self._touched.clear()
         except (PeerError, BrokenInvariant) as error:
-            raise Violation("sound", self._told(str(error))) from error
+            raise Violation("sound", self.told(str(error))) from error
         return True
 
     def _take(self, what: str, which: object) -> None:
@@ -437,12 +327,12 @@ class ExchangeWorld:
             rows = tuple(sorted(row for _, payload in parts for row in payload))
             missing = [n for n in self.expected if self.delivered < n < bucket.number]
             if missing:
-                raise Violation("loss-free", self._told(f"{missing} were skipped before {bucket.number}"))
+                raise Violation("loss-free", self.told(f"{missing} were skipped before {bucket.number}"))
             if bucket.number <= self.delivered:
-                raise Violation("dup-free", self._told(f"{bucket.number} came after {self.delivered}"))
+                raise Violation("dup-free", self.told(f"{bucket.number} came after {self.delivered}"))
             if rows != self.expected.get(bucket.number, ()):
                 wanted = self.expected.get(bucket.number)
-                raise Violation("contents", self._told(f"{bucket.number} holds {rows}, not {wanted}"))
+                raise Violation("contents", self.told(f"{bucket.number} holds {rows}, not {wanted}"))
             self.delivered = bucket.number
 
     # --- moving state ------------------------------------------------------------------------------------
@@ -482,7 +372,7 @@ class ExchangeWorld:
                 continue
             view = done.view
             if view.lost is not None:
-                raise Violation("survivable", self._told(f"a complete copy lived, yet {view.lost}"))
+                raise Violation("survivable", self.told(f"a complete copy lived, yet {view.lost}"))
             self.views.append(view.partitions)
             for copy, member in list(self.members.items()):
                 if copy.partition in view.partitions and not view.holds(copy, member.node, member.epoch):
@@ -584,92 +474,5 @@ class ExchangeWorld:
             self.faults["break"] += 1
             self._break(pair)
 
-    def _told(self, what: str) -> str:
+    def told(self, what: str) -> str:
         return f"seed {self.seed}: {what}\nlast steps:\n  " + "\n  ".join(self.story)
-
-
-def shape_of(seed: int) -> Shape:
-    """A small flow of this seed's own making."""
-    random = Random(f"shape/{seed}")
-    levels = random.choice([1, 2, 2, 3])
-    return Shape(
-        partitions=tuple(random.randint(1, 3) for _ in range(levels)),
-        nodes=random.randint(2, 5),
-        spares=random.randint(0, 3),
-        buckets=random.randint(5, 40),
-        faults=random.randint(0, 10),
-        group_buckets_max=random.randint(1, 5),
-        output_buckets_max=random.randint(3, 12),
-    )
-
-
-def simulate_exchange(
-    seeds: int, start_seed: int = 0, *, progress: Callable[[Summary], None] | None = None
-) -> Summary:
-    """Run this many seeds, each with a flow of its own shape; stop at the first that fails."""
-    summary = Summary("flux")
-    began = perf_counter()
-    for seed in range(start_seed, start_seed + seeds):
-        try:
-            world = run_exchange(seed, shape_of(seed))
-        except Violation as violation:
-            summary.violations.append((seed, violation))
-            break
-        summary.seeds += 1
-        summary.steps += world.steps
-        summary.buckets += world.sealed
-        summary.caught_up += world.caught_up
-        summary.faults.update(world.faults)
-        summary.seconds = perf_counter() - began
-        if progress is not None:
-            progress(summary)
-    return summary
-
-
-def run_exchange(seed: int, shape: Shape | None = None) -> ExchangeWorld:
-    """One run: faults while data flows, then healing, then everything must have arrived."""
-    world = ExchangeWorld(seed, shape)
-    faults = world.shape.faults
-    while world.step():
-        if faults and world.random.random() < 0.01:
-            faults -= 1
-            _fault(world)
-        if world.steps > STEPS_MAX:
-            raise Violation("converged", world._told("it goes on for ever"))
-    check_converged(world)
-    return world
-
-
-def _fault(world: ExchangeWorld) -> None:
-    chance = world.random.random()
-    seated = [n for n in world.nodes if any(m.node == n for m in world.members.values())]
-    if chance < 0.45:
-        world.break_one()
-    elif chance < 0.55:
-        world.drain(world.random.choice(world.nodes))
-    elif able := [node for node in seated if world.may_kill(node)]:
-        world.kill(world.random.choice(able))
-        if world.random.random() < 0.8:
-            world.add_node()
-
-
-def check_converged(world: ExchangeWorld) -> None:
-    """At rest: all delivered, every seat that can be filled active, nothing kept that nobody needs."""
-    last = max(world.expected, default=NOTHING)
-    if world.sealed < len(world.inputs) or world.delivered < last:
-        raise Violation("converged", world._told(f"delivered through {world.delivered} of {last}"))
-    for partition, view in world.views[-1].items():
-        for slot, seat in view.seats.items():
-            free = world.controller.eligible(Copy(partition, slot))
-            if seat.status is not Status.ACTIVE and free:
-                raise Violation(
-                    "converged", world._told(f"{partition} {slot.value} stays {seat.status.name}")
-                )
-    for member in world.members.values():
-        machine = member.machine
-        outlets = machine.outlets if isinstance(machine, FProd) else {}
-        if isinstance(machine, PartitionReplica) and machine.status is not Status.STDBY:
-            outlets = machine.above.outlets
-        for outlet in outlets.values():
-            if len(outlet.buffer):
-                raise Violation("converged", world._told(f"{outlet.name} keeps {list(outlet.buffer)}"))
