@@ -37,8 +37,9 @@ from understudy.core.flux_controller import (
     FluxEvent,
     PublishFlux,
 )
-from understudy.core.layout import chained, levels_of
+from understudy.core.layout import chained
 from understudy.core.partition import Copy, Partition
+from understudy.core.topology import chain_of
 from understudy.core.view import Slot, Status
 
 mpl.use("Agg")
@@ -60,7 +61,7 @@ def cluster_pairs(nodes: int, mttf: float, mttr: float, random: Random) -> float
         down_until[half] = now + mttr
 
 
-def mirrored(nodes: list[str]) -> dict[Copy, str]:
+def partners(nodes: list[str]) -> dict[Copy, str]:
     """Partners two by two; the partition with a machine's index has its primary copy there."""
     return {
         Copy(Partition("f", at), slot): nodes[at if slot is Slot.PRIM else at ^ 1]
@@ -78,7 +79,7 @@ def partition_pairs(
 ) -> float:
     """The time until the controller says that a partition is lost."""
     names = [f"n{at}" for at in range(nodes)]
-    controller = FluxController(levels_of({"f": nodes}), nodes, layout=layout(names))
+    controller = FluxController(chain_of(f=nodes), nodes, layout=layout(names))
     due: list[tuple[float, int, FluxEvent]] = []
     posted = 0
 
@@ -122,12 +123,12 @@ def partition_pairs(
 WAYS: dict[str, tuple[Callable[[int, float, float, Random], float], Callable[[int, float], float]]] = {
     "cluster pairs": (cluster_pairs, lambda n, ratio: 4 * ratio / n**2),
     "partition pairs, mirrored": (
-        lambda n, mttf, mttr, random: partition_pairs(mirrored, n, mttf, mttr, random),
+        lambda n, mttf, mttr, random: partition_pairs(partners, n, mttf, mttr, random),
         lambda n, ratio: 2 * ratio / n,
     ),
     "partition pairs, chained": (
         lambda n, mttf, mttr, random: partition_pairs(
-            lambda names: chained(levels_of({"f": len(names)}), names), n, mttf, mttr, random
+            lambda names: chained(chain_of(f=len(names)), names), n, mttf, mttr, random
         ),
         lambda n, ratio: 2 * ratio / n,
     ),

@@ -15,7 +15,7 @@ ROOT = Path(understudy.__file__).parent
 ALLOWED = {
     "flow": {"flow"},
     "core": {"core"},
-    "engine": {"engine", "flow", "core.bucket", "core.errors"},
+    "engine": {"engine", "flow", "core.bucket", "core.errors", "core.partition", "core.topology"},
     "sim": {"sim", "core"},
     "runtime": {"runtime", "engine", "core", "flow"},
 }

@@ -13,7 +13,7 @@ from understudy.cli.main import main
 from understudy.cli.parser import parser
 from understudy.flow.errors import EnvironmentFailed
 
-COMMANDS = ["setup", "run", "demo", "status", "kill", "check", "simulate", "explain"]
+COMMANDS = ["setup", "run", "demo", "status", "kill", "move", "drain", "check", "simulate", "explain"]
 
 
 @pytest.fixture
@@ -53,6 +53,14 @@ def test_every_command_has_help_with_an_example_that_parses(
         (["run", "f.py", "--zookeeper", "localhost"], "'localhost' is not HOST:PORT"),
         (["run", "f.py", "--seconds", "-1"], "must be a number above 0"),
         (["kill", "node-1", "--signal", "HUG"], "HUG"),
+        (["run", "f.py", "--partitions", "0"], "must be at least 1"),
+        (["move", "sessions/0"], "NODE"),
+        (["move", "sessions", "node-1"], "'sessions' is not a partition; write sessions/0"),
+        (["move", "/0", "node-1"], "is not a partition"),
+        (["move", "sessions/0:THIRD", "node-1"], "is not a partition"),
+        (["move", "sessions/0:", "node-1"], "is not a partition"),
+        (["drain"], "NODE"),
+        (["simulate", "--policy", "cluster"], "invalid choice: 'cluster'"),
         (["check"], "HISTORY"),
         (["simulate", "--seeds", "0"], "must be at least 1"),
     ],
@@ -139,6 +147,23 @@ def test_a_pair_on_one_node_is_refused(good_flow: Path, capsys: pytest.CaptureFi
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--policy", "flux", "--nodes", "1"], "policy 'flux' needs 2 nodes, not 1"),
+        (["--policy", "cluster", "--nodes", "3"], "needs an even number of nodes"),
+        (["--policy", "cluster", "--standby", "1"], "replaces no node"),
+        (["--policy", "pair", "--partitions", "2"], "policy 'pair' does not split fragments"),
+    ],
+)
+def test_nodes_and_partitions_that_do_not_fit_the_policy_are_refused(
+    arguments: list[str], said: str, good_flow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(good_flow), *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_a_run_does_not_begin_on_the_output_of_an_earlier_one(
     good_flow: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,8 +182,11 @@ def test_a_run_does_not_begin_in_the_folder_of_another(
     assert "holds a run already" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["status"], ["kill", "node-1"]])
-def test_without_any_run_status_and_kill_say_so(
+@pytest.mark.parametrize(
+    "arguments",
+    [["status"], ["kill", "node-1"], ["move", "sessions/0", "node-1"], ["drain", "node-1"]],
+)
+def test_without_any_run_whoever_asks_for_one_is_told(
     arguments: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2

@@ -9,6 +9,7 @@ import pytest
 from understudy.cli.main import main
 from understudy.core.bucket import NOTHING
 from understudy.core.history import (
+    FORMAT_VERSION,
     BegunRecord,
     DeliveredRecord,
     HandedRecord,
@@ -37,7 +38,7 @@ def _node(name: str) -> list[Record]:
 
 def _write(file: Path, records: list[Record]) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(line(record) + "\n" for record in [Header(1, "sessions"), *records]))
+    file.write_text("".join(line(record) + "\n" for record in [Header(FORMAT_VERSION, "sessions"), *records]))
     return file
 
 
@@ -56,6 +57,34 @@ def test_a_whole_history_holds_every_invariant(run_folder: Path, capsys: pytest.
     assert "4 buckets sealed, 4 delivered, 1 views" in out
     for invariant in ("loss-free", "dup-free", "in-order", "replicas-agree"):
         assert f"  {invariant} " in out
+
+
+def test_a_partitioned_run_says_how_many_partitions_and_copies_it_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def node(name: str, slot: str) -> list[Record]:
+        copies = [f"sessions/{index}:{slot}" for index in (0, 1, 2)]
+        took: list[Record] = [HandedRecord(8, name, NOTHING, 1, (1,), copy) for copy in copies]
+        return took + [ProducedRecord(9, name, 1, 1, "x", copy, "<egress>/0") for copy in copies]
+
+    ingress = "<ingress>/0:PRIM"
+    gateway: list[Record] = [
+        SealedRecord(1, "gateway", 1, 3, "i1"),
+        *(ProducedRecord(2, "gateway", 1, 1, "i", ingress, f"sessions/{index}") for index in (0, 1, 2)),
+        DeliveredRecord(10, "gateway", NOTHING, 1, ((1, 3, "sessions/0=x,sessions/1=x,sessions/2=x"),)),
+    ]
+    _write(tmp_path / "gateway.jsonl", gateway)
+    _write(tmp_path / "a.jsonl", node("a", "PRIM"))
+    _write(tmp_path / "b.jsonl", node("b", "SEC"))
+    assert main(["check", str(tmp_path)]) == 0
+    assert "3 partitions in 6 copies" in capsys.readouterr().out
+
+
+def test_a_run_that_is_not_partitioned_speaks_of_no_partitions(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(run_folder)]) == 0
+    assert "partitions" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -68,3 +68,20 @@ def test_at_the_end_nobody_is_told_to_press_ctrl_c() -> None:
 
 def test_outside_a_terminal_the_view_is_plain() -> None:
     assert isinstance(view_for("sessions", plain=False), PlainView)
+
+
+HOLDER = NodeLine(
+    "node-12.1001", "sessions 0 3*, stats 0 3*~", "1 of 4 STDBY", False, 1_000, 99_999.0, 99_999
+)
+
+
+def test_a_live_view_of_a_partitioned_flow_has_room_for_the_copies() -> None:
+    text = shown(80, ([HOLDER, STANDBY], LARGE))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert "sessions 0 3*, stats 0 3*~" in text
+
+
+def test_a_plain_view_tells_which_copies_a_node_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    PlainView().show(3, [HOLDER], FIGURES)
+    assert "node-12.1001: 1 of 4 STDBY with sessions 0 3*, stats 0 3*~  (epoch 3)" in capsys.readouterr().out

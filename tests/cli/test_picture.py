@@ -68,3 +68,43 @@ def test_a_gateway_that_began_again_has_no_rate_yet() -> None:
 
 def test_without_output_there_is_no_latency() -> None:
     assert "no output yet" in figures({}, {**STATUS, "last_output_s": None}).sentence
+
+
+def seat(node: str, status: str = "ACTIVE") -> dict[str, Any]:
+    return {"node": node, "status": status, "epoch": 1}
+
+
+PARTITIONED: dict[str, Any] = {
+    **STATUS,
+    "seats": {
+        "sessions/0:PRIM": seat("node-1.1"),
+        "sessions/0:SEC": seat("node-2.1"),
+        "sessions/1:PRIM": seat("node-2.1"),
+        "sessions/1:SEC": seat("node-3.1", "DEAD"),
+        "stats/0:PRIM": seat("node-1.1"),
+        "stats/0:SEC": seat("node-2.1", "STDBY"),
+    },
+    "members": ["node-1.1", "node-2.1", "node-4.1", "node-5.1"],
+    "drained": ["node-5.1"],
+    "sender": None,
+}
+
+
+def test_of_a_partitioned_flow_each_node_shows_the_copies_that_it_holds() -> None:
+    lines = node_lines(PARTITIONED, {f"node-{at}": True for at in range(1, 6)})
+    assert [(line.node, line.place, line.state) for line in lines] == [
+        ("node-1.1", "sessions 0, stats 0", "ACTIVE"),
+        ("node-2.1", "sessions 0* 1, stats 0*~", "1 of 3 STDBY"),
+        ("node-3.1", "sessions 1*!", "DEAD"),
+        ("node-4.1", "-", "STDBY (ready)"),
+        ("node-5.1", "-", "drained"),
+        ("node-3", "-", "starting Spark"),
+    ]
+    assert lines[1].group == "3 buckets in 120 ms"
+
+
+def test_a_node_that_is_being_emptied_or_lost_a_seat_says_so() -> None:
+    draining = {**PARTITIONED, "drained": ["node-1.1"], "members": ["node-1.1", "node-2.1", "node-3.1"]}
+    states = {line.node: line.state for line in node_lines(draining, {})}
+    assert states["node-1.1"] == "draining"
+    assert states["node-3.1"] == "STDBY (ready)", "it is there, although its copy was declared dead"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from understudy.flow.policy import POLICIES
 from understudy.runtime.settings import RunSettings
 
 
-def made(folder: Path, **changes: int) -> RunSettings:
+def made(folder: Path, **changes: Any) -> RunSettings:
     return RunSettings("run", "flow.py", str(folder), "127.0.0.1:1", **changes)
 
 
@@ -36,3 +37,21 @@ def test_several_beats_fit_into_the_silence(silence_ms: int, tmp_path: Path) -> 
 def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailed, match=r"run\.json is missing"):
         RunSettings.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("policy", "nodes", "partitions", "count"),
+    [
+        ("none", 1, 0, 1),
+        ("pair", 2, 0, 1),
+        ("flux", 4, 0, 4),
+        ("flux", 4, 6, 6),
+        ("cluster", 4, 0, 2),
+        ("cluster", 4, 3, 3),
+    ],
+)
+def test_there_are_as_many_partitions_as_nodes_for_one_dataflow_unless_said(
+    policy: str, nodes: int, partitions: int, count: int, tmp_path: Path
+) -> None:
+    settings = made(tmp_path, policy=policy, nodes=nodes, partitions=partitions)
+    assert settings.partition_count == count

@@ -42,5 +42,23 @@ def test_one_thing_amiss_and_it_is_not(change: dict[str, Any]) -> None:
     assert not steady({**STEADY, **change})
 
 
+PARTITIONED: dict[str, Any] = {
+    **{key: value for key, value in STEADY.items() if key != "sender"},
+    "seats": {
+        "sessions/0:PRIM": {"node": "a.1", "status": "ACTIVE", "epoch": 1},
+        "sessions/0:SEC": {"node": "b.1", "status": "ACTIVE", "epoch": 1},
+        "stats/0:PRIM": {"node": "b.1", "status": "ACTIVE", "epoch": 1},
+        "stats/0:SEC": {"node": "a.1", "status": "ACTIVE", "epoch": 1},
+    },
+}
+
+
+def test_a_partitioned_flow_is_steady_without_one_sender() -> None:
+    assert steady(PARTITIONED)
+    seats = PARTITIONED["seats"]
+    assert not steady({**PARTITIONED, "seats": {**seats, "stats/0:SEC": {"node": "c.1", "status": "STDBY"}}})
+    assert not steady({**PARTITIONED, "nodes": {"a.1": STEADY["nodes"]["a.1"]}})
+
+
 def test_a_process_is_ready_under_whichever_incarnation_it_joined() -> None:
     assert ready_processes(STEADY) == {"a", "b", "c"}

@@ -1,17 +1,31 @@
-"""A simulated run's history is judged clean, and damage done to it is found."""
+"""The history of a sound run is judged clean, and damage done to it is found."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from understudy.core.bucket import NOTHING
 from understudy.core.buffer import Acks
-from understudy.core.history import HistoryWriter
-from understudy.sim.judge import judge
+from understudy.core.history import (
+    ArrivedRecord,
+    BegunRecord,
+    DeliveredRecord,
+    EndedRecord,
+    HandedRecord,
+    HistoryWriter,
+    InstalledRecord,
+    ProducedRecord,
+    Record,
+    SealedRecord,
+    ViewRecord,
+)
+from understudy.sim.judge import Verdict, judge
 from understudy.sim.random_schedules import run_seed
 
 Lines = list[dict[str, Any]]
@@ -112,3 +126,275 @@ def test_damage_to_a_history_is_found(
     damage(lines)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert invariant in {finding.invariant for finding in judge(path).findings}
+
+
+# --- a partitioned flow: ingress -> sessions/0, sessions/1 -> stats/0, stats/1 -> egress ------------------
+
+Run = dict[str, list[Record]]
+
+#: Who made how many rows of which bucket for whom.
+MADE = {
+    ("<ingress>/0", "sessions/0"): {1: 3, 2: 2, 5: 2},
+    ("<ingress>/0", "sessions/1"): {1: 1, 2: 2},
+    ("sessions/0", "stats/0"): {1: 2, 5: 1},
+    ("sessions/0", "stats/1"): {2: 1},
+    ("sessions/1", "stats/0"): {2: 1},
+    ("sessions/1", "stats/1"): {1: 1},
+    ("stats/0", "<egress>/0"): {1: 1, 2: 1, 5: 1},
+    ("stats/1", "<egress>/0"): {1: 1, 2: 1},
+}
+#: In what groups the engines took their input; not all have come equally far.
+TAKEN = {
+    "sessions/0": [(NOTHING, 2, (1, 2)), (2, 5, (5,))],
+    "sessions/1": [(NOTHING, 5, (1, 2))],
+    "stats/0": [(NOTHING, 1, (1,)), (1, 5, (2, 5))],
+    "stats/1": [(NOTHING, 2, (1, 2)), (2, 4, ())],
+}
+
+
+def digest(producer: str, consumer: str, number: int) -> str:
+    return f"{producer[:-2]}:{producer[-1]}to{consumer[-1]}at{number}"
+
+
+def made_by(process: str, copy: str) -> list[Record]:
+    partition = copy.partition(":")[0]
+    return [
+        ProducedRecord(9, process, number, rows, digest(producer, to, number), copy, to)
+        for (producer, to), buckets in MADE.items()
+        if producer == partition
+        for number, rows in buckets.items()
+    ]
+
+
+def node(process: str, slot: str) -> list[Record]:
+    """A node with one copy of every partition."""
+    records: list[Record] = []
+    for partition, groups in TAKEN.items():
+        copy = f"{partition}:{slot}"
+        records += [HandedRecord(8, process, *group, copy) for group in groups]
+        records += made_by(process, copy)
+    return records
+
+
+def partitioned() -> Run:
+    """Two nodes hold a copy of everything; a third is given the state of stats/1 through 2 and goes on."""
+    seats = {f"{p}:{slot}": (n, 1, "ACTIVE") for p in TAKEN for slot, n in (("PRIM", "n1"), ("SEC", "n2"))}
+    moved = {**seats, "stats/1:SEC": ("n3", 2, "STDBY")}
+    parts = {n: f"stats/0={digest('stats/0', '<egress>/0', n)}" for n in (1, 2, 5)}
+    for number in (1, 2):
+        parts[number] += f",stats/1={digest('stats/1', '<egress>/0', number)}"
+    gateway: list[Record] = [
+        BegunRecord(0, "gateway"),
+        *(
+            ViewRecord(1, "gateway", epoch, tuple((copy, *seat) for copy, seat in view.items()))
+            for epoch, view in enumerate((seats, moved), 1)
+        ),
+        *(SealedRecord(2, "gateway", n, rows, f"in{n}") for n, rows in ((1, 4), (2, 4), (3, 0), (5, 2))),
+        *made_by("gateway", "<ingress>/0:PRIM"),
+        ArrivedRecord(10, "gateway", "stats/0", 5, 3),
+        DeliveredRecord(11, "gateway", NOTHING, 2, ((1, 2, parts[1]), (2, 2, parts[2]))),
+        DeliveredRecord(12, "gateway", 2, 5, ((5, 1, parts[5]),)),
+        EndedRecord(13, "gateway"),
+    ]
+    newcomer: list[Record] = [
+        InstalledRecord(8, "n3", 1, 2, "stats/1:SEC"),
+        HandedRecord(9, "n3", 2, 5, (), "stats/1:SEC"),
+    ]
+    return {"gateway": gateway, "n1": node("n1", "PRIM"), "n2": node("n2", "SEC"), "n3": newcomer}
+
+
+def verdict_on(run: Run, folder: Path) -> Verdict:
+    for process, records in run.items():
+        with (folder / f"{process}.jsonl").open("w") as stream:
+            writer = HistoryWriter(stream, "partitioned")
+            for record in records:
+                writer.write(record)
+    return judge(folder / f"{process}.jsonl" for process in run)
+
+
+def test_the_history_of_a_sound_partitioned_run_is_clean(tmp_path: Path) -> None:
+    verdict = verdict_on(partitioned(), tmp_path)
+    assert verdict.findings == []
+    assert (verdict.sealed, verdict.delivered, verdict.views) == (4, 3, 2)
+    assert (verdict.partitions, verdict.copies) == (4, 8)
+
+
+def test_a_copy_that_comes_back_to_a_node_goes_on_from_the_state_it_was_given(tmp_path: Path) -> None:
+    run = partitioned()
+    run["n3"] += [
+        InstalledRecord(20, "n3", 2, 1, "stats/1:SEC"),
+        HandedRecord(21, "n3", 1, 5, (2,), "stats/1:SEC"),
+    ]
+    assert verdict_on(run, tmp_path).findings == []
+
+
+def test_what_was_sealed_last_may_still_be_on_its_way_when_the_history_stops(tmp_path: Path) -> None:
+    run = partitioned()
+    run["gateway"][-1] = SealedRecord(13, "gateway", 7, 2, "in7")
+    assert verdict_on(run, tmp_path).findings == []
+
+
+def at(run: Run, process: str, kind: type[Record], nth: int = 0, of: str = "") -> int:
+    """Where in a process's history its nth record of a kind stands, of one copy if that is given."""
+    found = [
+        index
+        for index, record in enumerate(run[process])
+        if isinstance(record, kind) and getattr(record, "of", "") == of
+    ]
+    return found[nth]
+
+
+def change(run: Run, process: str, index: int, **facts: Any) -> None:
+    run[process][index] = replace(run[process][index], **facts)
+
+
+def deliver(run: Run, rows: int, text: str) -> None:
+    """Say that bucket 5 was delivered with these rows and parts."""
+    change(run, "gateway", at(run, "gateway", DeliveredRecord, 1), buckets=((5, rows, text),))
+
+
+def leave_out_one_part(run: Run) -> None:
+    index = at(run, "gateway", DeliveredRecord)
+    first, (number, _, text) = run["gateway"][index].buckets  # type: ignore[union-attr]
+    change(run, "gateway", index, buckets=(first, (number, 1, text.split(",")[0])))
+
+
+def leave_out_a_bucket(run: Run) -> None:
+    change(run, "gateway", at(run, "gateway", DeliveredRecord, 1), buckets=())
+
+
+def lose_the_first_delivery(run: Run) -> None:
+    del run["gateway"][at(run, "gateway", DeliveredRecord)]
+
+
+def lose_the_last_delivery(run: Run) -> None:
+    del run["gateway"][at(run, "gateway", DeliveredRecord, 1)]
+
+
+def repeat_the_last_delivery(run: Run) -> None:
+    index = at(run, "gateway", DeliveredRecord, 1)
+    run["gateway"].insert(index, run["gateway"][index])
+
+
+def deliver_a_part_twice(run: Run) -> None:
+    part = f"stats/0={digest('stats/0', '<egress>/0', 5)}"
+    deliver(run, 2, f"{part},{part}")
+
+
+def deliver_in_another_order(run: Run) -> None:
+    index = at(run, "gateway", DeliveredRecord)
+    change(run, "gateway", index, buckets=run["gateway"][index].buckets[::-1])  # type: ignore[union-attr]
+
+
+def deliver_other_rows(run: Run) -> None:
+    deliver(run, 1, "stats/0=other")
+
+
+def deliver_a_part_that_nobody_made(run: Run) -> None:
+    deliver(run, 2, f"stats/0={digest('stats/0', '<egress>/0', 5)},stats/1=invented")
+
+
+def deliver_what_was_made_for_another_consumer(run: Run) -> None:
+    part = f"sessions/0={digest('sessions/0', 'stats/0', 5)}"
+    deliver(run, 2, f"stats/0={digest('stats/0', '<egress>/0', 5)},{part}")
+
+
+def deliver_more_rows_than_the_parts_have(run: Run) -> None:
+    deliver(run, 7, f"stats/0={digest('stats/0', '<egress>/0', 5)}")
+
+
+def deliver_without_saying_whose_parts(run: Run) -> None:
+    deliver(run, 1, digest("stats/0", "<egress>/0", 5))
+
+
+def let_the_copies_differ(run: Run) -> None:
+    change(run, "n2", at(run, "n2", ProducedRecord, of="sessions/1:SEC"), digest="other")
+
+
+def let_one_copy_make_more_rows(run: Run) -> None:
+    change(run, "n2", at(run, "n2", ProducedRecord, of="stats/0:SEC"), rows=9)
+
+
+def miss_an_input_bucket(run: Run) -> None:
+    change(run, "n1", at(run, "n1", HandedRecord, 1, "stats/0:PRIM"), numbers=(5,))
+
+
+def miss_the_first_input_bucket(run: Run) -> None:
+    change(run, "n1", at(run, "n1", HandedRecord, 0, "sessions/1:PRIM"), numbers=(2,))
+
+
+def skip_a_group(run: Run) -> None:
+    del run["n2"][at(run, "n2", HandedRecord, 0, "sessions/0:SEC")]
+
+
+def begin_after_the_state_that_was_given(run: Run) -> None:
+    change(run, "n3", at(run, "n3", HandedRecord, 0, "stats/1:SEC"), after=3)
+
+
+def begin_without_a_state(run: Run) -> None:
+    del run["n3"][at(run, "n3", InstalledRecord, 0, "stats/1:SEC")]
+
+
+def keep_a_bucket_at_the_ingress(run: Run) -> None:
+    change(run, "gateway", at(run, "gateway", SealedRecord, 2), rows=4)
+    del run["gateway"][at(run, "gateway", EndedRecord)]
+
+
+def end_with_a_bucket_at_the_ingress(run: Run) -> None:
+    run["gateway"].insert(-1, SealedRecord(13, "gateway", 7, 2, "in7"))
+
+
+def take_a_group_twice(run: Run) -> None:
+    index = at(run, "n1", HandedRecord, 1, "sessions/0:PRIM")
+    run["n1"].insert(index, run["n1"][index])
+
+
+def begin_before_the_state_that_was_given(run: Run) -> None:
+    change(run, "n3", at(run, "n3", HandedRecord, 0, "stats/1:SEC"), after=1, numbers=(2,))
+
+
+def seal_a_bucket_twice(run: Run) -> None:
+    index = at(run, "gateway", SealedRecord, 1)
+    run["gateway"].insert(index, run["gateway"][index])
+
+
+def publish_an_older_view(run: Run) -> None:
+    change(run, "gateway", at(run, "gateway", ViewRecord, 1), epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "invariant"),
+    [
+        (leave_out_one_part, "loss-free"),
+        (leave_out_a_bucket, "loss-free"),
+        (lose_the_first_delivery, "loss-free"),
+        (lose_the_last_delivery, "loss-free"),
+        (repeat_the_last_delivery, "dup-free"),
+        (deliver_a_part_twice, "dup-free"),
+        (deliver_in_another_order, "in-order"),
+        (deliver_other_rows, "contents"),
+        (deliver_a_part_that_nobody_made, "contents"),
+        (deliver_what_was_made_for_another_consumer, "contents"),
+        (deliver_more_rows_than_the_parts_have, "contents"),
+        (deliver_without_saying_whose_parts, "contents"),
+        (let_the_copies_differ, "replicas-agree"),
+        (let_one_copy_make_more_rows, "replicas-agree"),
+        (miss_an_input_bucket, "input-loss-free"),
+        (miss_the_first_input_bucket, "input-loss-free"),
+        (skip_a_group, "input-loss-free"),
+        (begin_after_the_state_that_was_given, "input-loss-free"),
+        (begin_without_a_state, "input-loss-free"),
+        (keep_a_bucket_at_the_ingress, "input-loss-free"),
+        (end_with_a_bucket_at_the_ingress, "input-loss-free"),
+        (take_a_group_twice, "input-dup-free"),
+        (begin_before_the_state_that_was_given, "input-dup-free"),
+        (seal_a_bucket_twice, "sealed-once"),
+        (publish_an_older_view, "views-rise"),
+    ],
+)
+def test_damage_to_a_partitioned_history_is_found_and_called_by_its_name(
+    tmp_path: Path, damage: Callable[[Run], None], invariant: str
+) -> None:
+    run = partitioned()
+    damage(run)
+    assert {finding.invariant for finding in verdict_on(run, tmp_path).findings} == {invariant}

@@ -16,9 +16,10 @@ from spark_cases import CASES, END, SCHEMA, WIDTH_US, Case, cut, random_cuts, ra
 
 from understudy.core.bucket import NOTHING
 from understudy.engine.digest import canonical_order, digest_of
-from understudy.engine.query import Input, times_of
+from understudy.engine.query import Input
 from understudy.engine.session import endpoint
 from understudy.engine.spark import SparkEngine
+from understudy.engine.times import times_of
 from understudy.flow.schema import parse_schema
 
 

@@ -65,6 +65,8 @@ def _told(name: str, files: Sequence[Path]) -> int:
     verdict = judged(files)
     print(f"{name}: flow {verdict.flow}, {verdict.records} records in {len(files)} files")
     print(f"  {verdict.sealed} buckets sealed, {verdict.delivered} delivered, {verdict.views} views")
+    if verdict.partitions:
+        print(f"  {verdict.partitions} partitions in {verdict.copies} copies")
     found = {finding.invariant for finding in verdict.findings}
     for invariant in [*INVARIANTS, *sorted(found - INVARIANTS.keys())]:
         findings = [finding for finding in verdict.findings if finding.invariant == invariant]

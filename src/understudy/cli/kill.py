@@ -13,9 +13,11 @@ from argparse import Namespace
 import psutil
 
 from understudy.cli.folders import existing_folder
-from understudy.core.view import Slot
+from understudy.core.view import Slot, View
 from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.policy import policy_named
 from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.controllers import view_type_of
 from understudy.runtime.local import signal_tree
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import status_of
@@ -36,6 +38,11 @@ def execute(arguments: Namespace) -> int:
         # ZooKeeper may be what is stopped. Names that the machine's processes know still work.
         members, role_of = {}, {}
     if wanted in _SLOTS or wanted == _SENDER:
+        if policy_named(settings.policy).partitioned:
+            raise UserError(
+                f"In run {settings.run} every node is {wanted} of some partitions. Name a node. "
+                f"{_who(found, members)}"
+            )
         if wanted not in role_of:
             raise UserError(f"Nobody is {wanted} in run {settings.run} now. {_who(found, members)}")
         wanted = role_of[wanted]
@@ -51,7 +58,10 @@ def execute(arguments: Namespace) -> int:
 
 def _members(settings: RunSettings) -> tuple[dict[str, int], dict[str, str]]:
     """Process ids by every name a member goes by, and member names by role."""
-    with Coordination(settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S) as coordination:
+    view_type = view_type_of(settings.policy)
+    with Coordination(
+        settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S, view_type=view_type
+    ) as coordination:
         members = coordination.members()
         stored = coordination.view()
     pids: dict[str, int] = {}
@@ -59,7 +69,7 @@ def _members(settings: RunSettings) -> tuple[dict[str, int], dict[str, str]]:
         name = "gateway" if member.kind == "gateway" else str(member.facts.get("node", member.name))
         pids[member.name] = pids[name] = int(member.facts["pid"])
     roles: dict[str, str] = {}
-    if stored is not None:
+    if stored is not None and isinstance(stored.view, View):
         seats = stored.view.seats
         roles = {
             role: seats[slot].node for role, slot in _SLOTS.items() if slot in seats and seats[slot].alive

@@ -7,11 +7,14 @@ import textwrap
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from typing import Any
 
+from understudy.core.partition import Copy, Partition
+from understudy.core.view import Slot
 from understudy.flow.policy import POLICIES, SILENCE_MS_MIN, Policy
 
 #: Spark refuses to start with less than 450 MB of what Java calls its memory, which is less than its heap.
 _HEAP_MB_MIN = 480
 SIGNALS = ("KILL", "STOP", "CONT", "TERM")
+_SIMULATED = ("flux", "none", "pair")
 
 
 def parser() -> ArgumentParser:
@@ -21,7 +24,7 @@ def parser() -> ArgumentParser:
         epilog="Each command has its own help: understudy run --help",
     )
     commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_setup, _run, _demo, _status, _kill, _check, _simulate, _explain):
+    for add in (_setup, _run, _demo, _status, _kill, _move, _drain, _check, _simulate, _explain):
         add(commands)
     return whole
 
@@ -55,15 +58,25 @@ def _run(commands: Any) -> None:
         "run a flow on this machine, as replicas that cover for each other",
         "Starts ZooKeeper, a gateway and the nodes, and ends them all when the flow's sources have "
         "ended, or on Ctrl-C.",
-        "understudy run sessions.py --policy pair --standby 1",
+        "understudy run sessions.py --policy pair --standby 1\n"
+        "  understudy run sessions.py --policy flux --nodes 4 --partitions 4",
     )
     made.add_argument("flow", metavar="FLOW.py", help="the Python file that builds the flow")
     made.add_argument("--policy", choices=sorted(POLICIES), default="pair", help="how the flow is protected")
     made.add_argument(
-        "--nodes", type=_count(1), metavar="N", help="nodes that run the flow (the policy's own)"
+        "--nodes", type=_count(1), metavar="N", help="nodes that run the flow (1, 2 or 4, by policy)"
     )
     made.add_argument(
-        "--standby", type=_count(0), metavar="N", help="nodes that wait to take a place (1 for pair, else 0)"
+        "--standby",
+        type=_count(0),
+        metavar="N",
+        help="nodes that wait to take a place (1 for pair and flux, else 0)",
+    )
+    made.add_argument(
+        "--partitions",
+        type=_count(1),
+        metavar="N",
+        help="shares of each fragment (flux: as many as nodes; cluster: half as many)",
     )
     made.add_argument(
         "--silence-ms",
@@ -131,6 +144,41 @@ def _kill(commands: Any) -> None:
     made.add_argument("--signal", choices=SIGNALS, default="KILL", help="what to send (KILL)")
 
 
+def _move(commands: Any) -> None:
+    made = _command(
+        commands,
+        "move",
+        "move a copy of a partition to another node while the flow runs",
+        "Waits until the copy is active there. Ctrl-C ends the waiting, not the move. "
+        "Exit code 1 means that it was declined or has become impossible.",
+        "understudy move sessions/0 node-3\n  understudy move sessions/0:SEC node-3 --no-wait",
+    )
+    made.add_argument(
+        "partition",
+        type=_partition,
+        metavar="PARTITION",
+        help="sessions/0, or sessions/0:PRIM; without :PRIM or :SEC the copy on the fuller node",
+    )
+    made.add_argument("node", metavar="NODE", help="where it is to sit: node-3")
+    made.add_argument("folder", nargs="?", metavar="RUN_FOLDER", help="the run's folder (the newest)")
+    made.add_argument("--no-wait", action="store_true", help="only ask for it")
+
+
+def _drain(commands: Any) -> None:
+    made = _command(
+        commands,
+        "drain",
+        "move everything away from a node, so that it can be stopped",
+        "Waits until the node is empty. Ctrl-C ends the waiting, not the moves. Exit code 1 means that it "
+        "was declined or has become impossible.",
+        "understudy drain node-3\n  understudy drain node-3 --undo",
+    )
+    made.add_argument("node", metavar="NODE", help="node-3")
+    made.add_argument("folder", nargs="?", metavar="RUN_FOLDER", help="the run's folder (the newest)")
+    made.add_argument("--undo", action="store_true", help="the node may be given copies again")
+    made.add_argument("--no-wait", action="store_true", help="only ask for it")
+
+
 def _check(commands: Any) -> None:
     made = _command(
         commands,
@@ -152,9 +200,7 @@ def _simulate(commands: Any) -> None:
         "every schedule of a world of so many buckets is tried instead.",
         "understudy simulate --policy pair --seeds 1000",
     )
-    # Partition pairs exist in simulation first.
-    simulated = sorted([*POLICIES, "flux"])
-    made.add_argument("--policy", choices=simulated, default="pair", help="the policy to try")
+    made.add_argument("--policy", choices=_SIMULATED, default="pair", help="the policy to try")
     made.add_argument("--seeds", type=_count(1), default=1000, metavar="N", help="how many seeds (1000)")
     made.add_argument("--seed", type=_count(0), default=0, metavar="S", help="the first seed (0)")
     made.add_argument(
@@ -189,6 +235,17 @@ def _count(least: int, most: int | None = None) -> Any:
         return number
 
     return count
+
+
+def _partition(text: str) -> tuple[Partition, Slot | None]:
+    """A partition, and the slot of the copy that is meant, if one is."""
+    try:
+        if ":" in text:
+            copy = Copy.of(text)
+            return copy.partition, copy.slot
+        return Partition.of(text), None
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a partition; write sessions/0 or sessions/0:PRIM") from None
 
 
 def _positive(text: str) -> float:

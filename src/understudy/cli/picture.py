@@ -1,4 +1,9 @@
-"""A run in words: a line for each node, and the flow's figures. How they are shown is decided elsewhere."""
+"""A run in words: a line for each node, and the flow's figures. How they are shown is decided elsewhere.
+
+Where a node runs the whole flow, its place is its role. Where the flow is partitioned, a node has a place
+for each copy that it holds: "sessions 0 3*, stats 1" are the primaries of sessions/0 and stats/1 and the
+secondary of sessions/3.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from understudy.runtime.status import started_as
+from understudy.core.partition import Copy
+from understudy.core.view import Slot
+from understudy.runtime.status import is_partitioned, started_as
 
 ROLES = {"PRIM": "primary", "SEC": "secondary"}
+LEGEND = "* secondary, ~ catching up, ! dead"
+_MARKS = {"STDBY": "~", "DEAD": "!"}
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,11 @@ class NodeLine:
     group_ms: float | None = None
     queued_buckets: int | None = None
     rows_in: int | None = None
+
+    @property
+    def holds_copies(self) -> bool:
+        """Whether the place is a list of copies, and not one role."""
+        return " " in self.place
 
     @property
     def group(self) -> str:
@@ -68,6 +82,19 @@ def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[N
 
     `running` maps the names that processes were started under to whether they run.
     """
+    lines, shown = _partitioned_lines(status) if is_partitioned(status) else _whole_lines(status)
+    for member in sorted(status.get("members", ())):
+        if member not in shown and started_as(member) not in shown:
+            lines.append(NodeLine(member, "-", _idle(member in status.get("drained", ()))))
+            shown.add(started_as(member))
+    for process, runs in running.items():
+        if process not in shown:
+            lines.append(NodeLine(process, "-", "starting Spark" if runs else "not running"))
+    return lines
+
+
+def _whole_lines(status: Mapping[str, Any]) -> tuple[list[NodeLine], set[str]]:
+    """A line for each slot, and the names that need no other line."""
     lines: list[NodeLine] = []
     shown: set[str] = set()
     for slot, seat in status.get("seats", {}).items():
@@ -87,14 +114,58 @@ def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[N
             )
         )
         shown |= {name} if dead else {name, started_as(name)}
-    for member in sorted(status.get("members", ())):
-        if member not in shown and started_as(member) not in shown:
-            lines.append(NodeLine(member, "-", "STDBY (ready)"))
-            shown.add(started_as(member))
-    for process, runs in running.items():
-        if process not in shown:
-            lines.append(NodeLine(process, "-", "starting Spark" if runs else "not running"))
-    return lines
+    return lines, shown
+
+
+def _partitioned_lines(status: Mapping[str, Any]) -> tuple[list[NodeLine], set[str]]:
+    """A line for each node that holds a copy or held one last, and the names that need no other line."""
+    held: dict[str, list[tuple[Copy, str]]] = {}
+    for place, seat in status["seats"].items():
+        held.setdefault(seat["node"], []).append((Copy.of(place), seat["status"]))
+    lines: list[NodeLine] = []
+    shown: set[str] = set()
+    for node, copies in sorted(held.items()):
+        there = node in status.get("members", ())
+        drained = node in status.get("drained", ())
+        facts = status.get("nodes", {}).get(node, {}) if there else {}
+        lines.append(
+            NodeLine(
+                node,
+                _places(copies),
+                _state([state for _, state in copies], there, drained),
+                group_buckets=facts.get("last_group_buckets"),
+                group_ms=facts.get("last_group_ms"),
+                queued_buckets=facts.get("queued_buckets"),
+                rows_in=facts.get("rows_in"),
+            )
+        )
+        shown |= {node, started_as(node)} if there else {node}
+    return lines, shown
+
+
+def _places(copies: Sequence[tuple[Copy, str]]) -> str:
+    by_fragment: dict[str, list[str]] = {}
+    for copy, state in copies:
+        mark = ("*" if copy.slot is Slot.SEC else "") + _MARKS.get(state, "")
+        by_fragment.setdefault(copy.partition.fragment, []).append(f"{copy.partition.index}{mark}")
+    return ", ".join(f"{fragment} {' '.join(indices)}" for fragment, indices in by_fragment.items())
+
+
+def _state(states: Sequence[str], there: bool, drained: bool) -> str:
+    """The worst that can be said of a node's living copies, or what it is without any."""
+    living = [state for state in states if state != "DEAD"]
+    if not living:
+        return _idle(drained) if there else "DEAD"
+    if drained:
+        return "draining"
+    waiting = living.count("STDBY")
+    if not waiting:
+        return "ACTIVE"
+    return "STDBY" if waiting == len(living) else f"{waiting} of {len(living)} STDBY"
+
+
+def _idle(drained: bool) -> str:
+    return "drained" if drained else "STDBY (ready)"
 
 
 def figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> Figures:
@@ -133,5 +204,5 @@ def _counted(rows: int | None, rows_per_s: float | None) -> str:
     return told if rows_per_s is None else f"{told} ({rows_per_s:.0f}/s)"
 
 
-def plural(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def plural(count: int, what: str, several: str = "") -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {several or what + 's'}"

@@ -19,8 +19,9 @@ from understudy.cli.view import View, view_for
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
-from understudy.flow.policy import Policy, policy_named
+from understudy.flow.policy import ClusterPairs, Policy, policy_named
 from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.controllers import view_type_of
 from understudy.runtime.coordination.server import require_free_port
 from understudy.runtime.gateway.process import FACT
 from understudy.runtime.local import LocalRun
@@ -47,6 +48,8 @@ def execute(arguments: Namespace) -> int:
         zookeeper=arguments.zookeeper or "",
         policy=policy.name,
         silence_ms=policy.silence_ms,
+        nodes=nodes,
+        partitions=_partitions(arguments, policy),
         gateway_port=arguments.port,
         heap_mb=arguments.heap,
         history=not arguments.no_history,
@@ -62,15 +65,33 @@ def execute(arguments: Namespace) -> int:
 
 
 def _node_counts(arguments: Namespace, policy: Policy) -> tuple[int, int]:
-    replicas = policy.replicas
-    nodes = replicas if arguments.nodes is None else arguments.nodes
-    standby = (1 if replicas > 1 else 0) if arguments.standby is None else arguments.standby
-    if nodes < replicas:
+    nodes = policy.nodes if arguments.nodes is None else arguments.nodes
+    standby = policy.standby if arguments.standby is None else arguments.standby
+    if nodes < policy.replicas:
         raise UserError(
-            f"policy {policy.name!r} needs {replicas} nodes, not {nodes}. "
+            f"policy {policy.name!r} needs {policy.replicas} nodes, not {nodes}. "
             "Leave --nodes out, or choose --policy none."
         )
+    if policy.name == ClusterPairs.name and nodes % 2:
+        raise UserError(
+            f"policy {policy.name!r} needs an even number of nodes, half of them for each copy of the flow, "
+            f"not {nodes}."
+        )
+    if policy.name == ClusterPairs.name and standby:
+        raise UserError(
+            f"policy {policy.name!r} replaces no node, so a standby would wait for ever. "
+            "Leave --standby out, or choose --policy flux."
+        )
     return nodes, standby
+
+
+def _partitions(arguments: Namespace, policy: Policy) -> int:
+    if arguments.partitions is not None and not policy.partitioned:
+        raise UserError(
+            f"policy {policy.name!r} does not split fragments into partitions. "
+            "Leave --partitions out, or choose --policy flux."
+        )
+    return arguments.partitions or 0
 
 
 def _local_run(settings: RunSettings, nodes: int, standby: int, view: View) -> LocalRun:
@@ -83,7 +104,8 @@ def _local_run(settings: RunSettings, nodes: int, standby: int, view: View) -> L
 def _looked_after(run: LocalRun, view: View, interruption: Interruption, seconds: float | None) -> int:
     """Keep the run going until it ends, one way or another; the exit code."""
     # Connected first: a ZooKeeper that does not answer is told before anything else starts.
-    with Coordination(run.settings.zookeeper, run.settings.run) as coordination:
+    view_type = view_type_of(run.settings.policy)
+    with Coordination(run.settings.zookeeper, run.settings.run, view_type=view_type) as coordination:
         _require_new_name(coordination)
         log_into(run.settings)
         run.start()
@@ -107,7 +129,7 @@ def _looked_after(run: LocalRun, view: View, interruption: Interruption, seconds
     return interruption.exit_code
 
 
-def _require_new_name(coordination: Coordination) -> None:
+def _require_new_name(coordination: Coordination[Any]) -> None:
     """Refuse a name that this ZooKeeper knows: what was decided for that run would be taken for ours."""
     if coordination.get_fact(FACT) is not None:
         raise UserError(
@@ -119,7 +141,7 @@ def _require_new_name(coordination: Coordination) -> None:
 class _Shown:
     """Turns statuses into what is shown, with rates over the last seconds, and changes into news."""
 
-    def __init__(self, run: LocalRun, view: View, coordination: Coordination) -> None:
+    def __init__(self, run: LocalRun, view: View, coordination: Coordination[Any]) -> None:
         self._run = run
         self._view = view
         self._coordination = coordination

@@ -7,11 +7,11 @@ from argparse import Namespace
 from typing import Any
 
 from understudy.cli.folders import existing_folder
-from understudy.cli.picture import figures, node_lines
+from understudy.cli.picture import LEGEND, figures, node_lines
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.process import finished_file
 from understudy.runtime.settings import RunSettings
-from understudy.runtime.status import status_of
+from understudy.runtime.status import is_partitioned, status_of
 
 
 def execute(arguments: Namespace) -> int:
@@ -21,9 +21,13 @@ def execute(arguments: Namespace) -> int:
         print(json.dumps(status, indent=2))
         return 0
     print(f"run {settings.run}   flow {status['flow']}   policy {status['policy']}   epoch {status['epoch']}")
-    for line in node_lines(status, {}):
+    lines = node_lines(status, {})
+    width = max([10, *(len(line.place) for line in lines)])
+    for line in lines:
         sends = "sends" if line.sends else ""
-        print(f"{line.node:<12} {line.place:<10} {line.state:<14} {sends:<6} {line.group}".rstrip())
+        print(f"{line.node:<12} {line.place:<{width}} {line.state:<14} {sends:<6} {line.group}".rstrip())
+    if is_partitioned(status):
+        print(LEGEND)
     if not status["members"]:
         print("no node is ready; Spark takes a while to start")
     print(figures({}, status).sentence)

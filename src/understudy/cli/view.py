@@ -19,8 +19,15 @@ from understudy.cli.picture import Figures, NodeLine, plural
 
 #: Without news, a plain view says this often how things are.
 _LINE_EVERY_S = 5.0
-_COLOURS = {"ACTIVE": "green", "DEAD": "red", "STDBY": "yellow", "STDBY (ready)": "cyan"}
-_COLUMNS: tuple[tuple[str, int, JustifyMethod], ...] = (
+_COLOURS = {
+    "ACTIVE": "green",
+    "DEAD": "red",
+    "STDBY": "yellow",
+    "STDBY (ready)": "cyan",
+    "draining": "yellow",
+}
+_Columns = tuple[tuple[str, int, JustifyMethod], ...]
+_COLUMNS: _Columns = (
     ("node", 12, "left"),
     ("place", 9, "left"),
     ("state", 14, "left"),
@@ -28,6 +35,14 @@ _COLUMNS: tuple[tuple[str, int, JustifyMethod], ...] = (
     ("last buckets", 16, "right"),
     ("waiting", 7, "right"),
     ("rows in", 11, "right"),
+)
+#: Many copies need room; who sends is another one for each partition.
+_PARTITIONED_COLUMNS: _Columns = (
+    ("node", 12, "left"),
+    ("copies", 27, "left"),
+    ("state", 14, "left"),
+    ("last buckets", 16, "right"),
+    ("waiting", 7, "right"),
 )
 
 
@@ -87,18 +102,23 @@ def _line(text: str, style: str = "") -> Text:
 
 def _table(nodes: Sequence[NodeLine]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="underline")
-    for column, width, justify in _COLUMNS:
+    columns = _PARTITIONED_COLUMNS if any(line.holds_copies for line in nodes) else _COLUMNS
+    for column, width, justify in columns:
         table.add_column(column, width=width, justify=justify, no_wrap=True, overflow="ellipsis")
     for line in nodes:
-        table.add_row(
-            line.node,
-            line.place,
-            Text(line.state, style=_COLOURS.get(line.state, "")),
-            "yes" if line.sends else "",
-            "" if line.group_ms is None else f"{line.group_buckets} in {line.group_ms:5.0f} ms",
-            "" if line.queued_buckets is None else str(line.queued_buckets),
-            "" if line.rows_in is None else str(line.rows_in),
-        )
+        cells: dict[str, str | Text] = {
+            "node": line.node,
+            "place": line.place,
+            "copies": line.place,
+            "state": Text(line.state, style=_COLOURS.get(line.state, _COLOURS.get(line.state[-5:], ""))),
+            "sends": "yes" if line.sends else "",
+            "last buckets": ""
+            if line.group_ms is None
+            else f"{line.group_buckets} in {line.group_ms:5.0f} ms",
+            "waiting": "" if line.queued_buckets is None else str(line.queued_buckets),
+            "rows in": "" if line.rows_in is None else str(line.rows_in),
+        }
+        table.add_row(*(cells[column] for column, _, _ in columns))
     return table
 
 
@@ -130,9 +150,7 @@ class PlainView:
 
     def show(self, epoch: int, nodes: Sequence[NodeLine], figures: Figures) -> None:
         states = {
-            line.node: f"{line.state}{f' as {line.place}' if line.place != '-' else ''}"
-            f"{', sends' if line.sends else ''}"
-            for line in nodes
+            line.node: f"{line.state}{_placed(line)}{', sends' if line.sends else ''}" for line in nodes
         }
         for node, state in states.items():
             if self._states.get(node) != state:
@@ -147,3 +165,9 @@ class PlainView:
 
     def __exit__(self, *_: Any) -> None:
         pass
+
+
+def _placed(line: NodeLine) -> str:
+    if line.place == "-":
+        return ""
+    return f" with {line.place}" if line.holds_copies else f" as {line.place}"

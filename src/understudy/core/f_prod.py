@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import PeerError, require
 from understudy.core.exchange import Edge, ProducedFor, across
 from understudy.core.instructions import Instruction, SendTo
@@ -47,6 +48,11 @@ class FProd(Machine):
     def full(self) -> bool:
         """Whether the engine must wait."""
         return any(outlet.full for outlet in self.outlets.values())
+
+    @property
+    def trimmed_through(self) -> BucketId:
+        """Everything through this number was produced, and no consumer will ask for it again."""
+        return min((outlet.buffer.trimmed_through for outlet in self.outlets.values()), default=NOTHING)
 
     def _handle(self, event: object) -> list[Instruction]:
         match event:

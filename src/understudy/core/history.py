@@ -5,6 +5,12 @@ its kind, when (`at_us`, the writer's own clock), who (`by`), and what. One run 
 per process. Nobody trusts a clock to order records of different processes: what matters is ordered by
 numbers and epochs that the records carry.
 
+Where a process is one replica of the whole flow (policies `none` and `pair`), `by` says who did it. A process
+of a partitioned flow holds copies of many partitions: there `of` names the copy, "sessions/0:PRIM", and `to`
+the partition that output was made for, "stats/1". The ingress of such a flow is a producer like any other,
+"<ingress>/0:PRIM", and what goes to the sinks was made for "<egress>/0". A delivered bucket is put together
+from parts, and its digest tells them apart: "stats/0=<digest>,stats/2=<digest>" (`parts_text`).
+
 A writer that is killed leaves at most its last line cut. `HistoryWriter` repairs that when it appends to an
 existing file: a last line without its end is removed. `read` is strict about everything else: a line that is
 not a record is named by number, with the reason.
@@ -15,13 +21,13 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TextIO
 
 from understudy.core.bucket import BucketId
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 #: A bucket as a history shows it: number, rows, digest.
 Shown = tuple[int, int, str]
@@ -63,16 +69,29 @@ class HandedRecord(_Record):
     after: BucketId
     through: BucketId
     numbers: tuple[int, ...]
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducedRecord(_Record):
-    """A replica's engine put out a bucket."""
+    """A replica's engine put out a bucket; in a partitioned flow, the share of it that one consumer takes."""
 
     kind: ClassVar[str] = "produced"
     number: BucketId
     rows: int
     digest: str
+    of: str = ""
+    to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedRecord(_Record):
+    """Output of a partition reached egress: everything through this number, of which so many rows are new."""
+
+    kind: ClassVar[str] = "arrived"
+    partition: str
+    through: BucketId
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +106,7 @@ class DeliveredRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class ViewRecord(_Record):
-    """The controller's decision; a seat is slot, node, seat epoch, status."""
+    """The controller's decision; a seat is slot (in a partitioned flow, copy), node, seat epoch, status."""
 
     kind: ClassVar[str] = "view"
     epoch: int
@@ -137,6 +156,7 @@ class SnapshotRecord(_Record):
     through: BucketId
     pause_us: int
     bytes: int
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +164,7 @@ class InstalledRecord(_Record):
     kind: ClassVar[str] = "installed"
     version: int
     through: BucketId
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +194,7 @@ Record = (
     SealedRecord
     | HandedRecord
     | ProducedRecord
+    | ArrivedRecord
     | DeliveredRecord
     | ViewRecord
     | SuspectedRecord
@@ -187,6 +209,24 @@ Record = (
     | EndedRecord
 )
 _KINDS: dict[str, type[Any]] = {each.kind: each for each in typing.get_args(Record)}
+
+
+def partition_of(copy: str) -> str:
+    """The partition of a copy by their names; "" for the replica of a whole flow."""
+    return copy.rpartition(":")[0]
+
+
+def parts_text(digests: Mapping[str, str]) -> str:
+    """The digest of a bucket made of parts, from theirs by partition, in the order given."""
+    return ",".join(f"{partition}={digest}" for partition, digest in digests.items())
+
+
+def parts_of(text: str) -> list[tuple[str, str]]:
+    """The partitions and digests that `parts_text` joined. Raises `ValueError` if the text is not such."""
+    parts = [tuple(each.split("=")) for each in text.split(",")] if text else []
+    if any(len(part) != 2 or not all(part) for part in parts):
+        raise ValueError(f"{text!r} does not list parts")
+    return [(partition, digest) for partition, digest in parts]
 
 
 def line(record: Header | Record) -> str:

@@ -1,8 +1,13 @@
-"""Where the copies of partitions sit at the start: chained declustering (Flux paper, section 5.4).
+"""Where the copies of partitions sit at the start.
 
-The primary copy of partition i sits on node i, its secondary on the next node, round the ring. So when one
-node is lost, each of its partitions lives on with its other copy on one of the two neighbours, and no node
-has both copies of anything. A layout of one's own is fine as long as that holds.
+*Chained* (Flux paper, section 5.4): the primary copy of partition i sits on node i, its secondary on the next
+node, round the ring. So when one node is lost, each of its partitions lives on with its other copy on one of
+the two neighbours.
+
+*Mirrored* (section 4.2, cluster pairs): one half of the nodes has all primaries, the other half all
+secondaries, so that each half runs the whole flow.
+
+No node has both copies of anything. A layout of one's own is fine as long as that holds.
 """
 
 from __future__ import annotations
@@ -10,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from understudy.core.errors import require
-from understudy.core.partition import Copy, Partition
+from understudy.core.partition import Copy
+from understudy.core.topology import Topology
 from understudy.core.view import Slot
 
 
@@ -18,32 +24,37 @@ class LayoutError(ValueError):
     """This layout would not survive the loss of one node, or does not fit the flow."""
 
 
-def levels_of(fragments: Mapping[str, int]) -> list[list[Partition]]:
-    """The partitions of each fragment, lowest first."""
-    for name, count in fragments.items():
-        if count < 1:
-            raise LayoutError(f"fragment {name!r} must have at least one partition, not {count}")
-    return [[Partition(name, index) for index in range(count)] for name, count in fragments.items()]
-
-
-def chained(levels: Sequence[Sequence[Partition]], nodes: Sequence[str]) -> dict[Copy, str]:
+def chained(topology: Topology, nodes: Sequence[str]) -> dict[Copy, str]:
     """A chained layout over these nodes."""
     if len(nodes) < 2:
         raise LayoutError(f"partition pairs need at least 2 nodes, there are {len(nodes)}")
     require(len(set(nodes)) == len(nodes), f"a node is named twice: {nodes}")
     return {
-        Copy(partition, slot): nodes[(partition.index + step) % len(nodes)]
-        for level in levels
-        for partition in level
-        for step, slot in enumerate((Slot.PRIM, Slot.SEC))
+        copy: nodes[(copy.partition.index + (copy.slot is Slot.SEC)) % len(nodes)]
+        for copy in copies_of(topology)
     }
 
 
-def check_layout(
-    layout: Mapping[Copy, str], levels: Sequence[Sequence[Partition]], nodes: Sequence[str]
-) -> None:
+def mirrored(topology: Topology, nodes: Sequence[str]) -> dict[Copy, str]:
+    """All primaries on the first half of these nodes, all secondaries on the second."""
+    if len(nodes) < 2 or len(nodes) % 2:
+        raise LayoutError(f"cluster pairs need an even number of nodes, at least 2; there are {len(nodes)}")
+    require(len(set(nodes)) == len(nodes), f"a node is named twice: {nodes}")
+    half = len(nodes) // 2
+    return {
+        copy: nodes[copy.partition.index % half + (half if copy.slot is Slot.SEC else 0)]
+        for copy in copies_of(topology)
+    }
+
+
+def copies_of(topology: Topology) -> list[Copy]:
+    """Both copies of every partition, lowest level first."""
+    return [Copy(partition, slot) for level in topology.levels for partition in level for slot in Slot]
+
+
+def check_layout(layout: Mapping[Copy, str], topology: Topology, nodes: Sequence[str]) -> None:
     """Raise `LayoutError` unless every partition has two copies, on two different nodes that are there."""
-    wanted = {Copy(partition, slot) for level in levels for partition in level for slot in Slot}
+    wanted = set(copies_of(topology))
     for copy in sorted(wanted - layout.keys(), key=str):
         raise LayoutError(f"{copy} has no node")
     for copy in sorted(layout.keys() - wanted, key=str):

@@ -39,6 +39,11 @@ class Merge:
         return min(self._received.values())
 
     @property
+    def waiting(self) -> int:
+        """How many buckets with rows the producer that is furthest ahead has waiting here."""
+        return max(len(queue) for queue in self._queues.values())
+
+    @property
     def ready(self) -> bool:
         return self.frontier > self.handed
 

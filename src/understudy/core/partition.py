@@ -27,6 +27,14 @@ class Partition:
     def __str__(self) -> str:
         return f"{self.fragment}/{self.index}"
 
+    @classmethod
+    def of(cls, text: str) -> Partition:
+        """The partition that is written so. Anything else raises `ValueError`."""
+        fragment, slash, index = text.rpartition("/")
+        if not fragment or not slash or not index.isdecimal():
+            raise ValueError(f"{text!r} is no partition; write it like sessions/0")
+        return cls(fragment, int(index))
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -41,3 +49,9 @@ class Copy:
 
     def __str__(self) -> str:
         return f"{self.partition}:{self.slot.value}"
+
+    @classmethod
+    def of(cls, text: str) -> Copy:
+        """The copy that is written so. Anything else raises `ValueError`."""
+        partition, _, slot = text.rpartition(":")
+        return cls(Partition.of(partition), Slot(slot))

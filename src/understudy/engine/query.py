@@ -15,25 +15,26 @@ same query.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - how every Spark program calls it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
+from understudy.engine.dealing import Dealt, with_partition_numbers
 from understudy.engine.determinism import require_deterministic
 from understudy.engine.event_time import HIDDEN_TIME
 from understudy.engine.extent import ENDLESS_AGGREGATE
 from understudy.engine.facts import Facts, facts_of
 from understudy.engine.plan import parse_plan
 from understudy.engine.source import FORMAT
+from understudy.engine.times import path_of, times_of
 from understudy.flow.errors import FlowError
 
 _WINDOW_METADATA = {"spark.timeWindow": True, "spark.watermarkDelayMs": 0}
@@ -54,7 +55,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Query:
-    """A query that is ready to start."""
+    """A query that is ready to start. `schema` is the user's; `frame` may have hidden columns behind it."""
 
     frame: DataFrame
     schema: pa.Schema
@@ -70,6 +71,7 @@ def build_query(
     inputs: Mapping[str, Input],
     time: str,
     options: Mapping[str, str],
+    dealt_to: Mapping[str, Dealt],
 ) -> Query:
     """Call the user's function on streaming inputs and check what it made. FlowErrors name the fragment."""
     frames = [_input_frame(spark, name, given, options) for name, given in inputs.items()]
@@ -91,7 +93,8 @@ def build_query(
             "session "
             '("window.end", "session_window.end"), or bound both times in the join\'s condition'
         )
-    return Query(result, to_arrow_schema(result.schema, timezone="UTC"), facts, path)
+    schema = to_arrow_schema(result.schema, timezone="UTC")
+    return Query(with_partition_numbers(fragment, result, dealt_to), schema, facts, path)
 
 
 def _plan_of(frame: DataFrame) -> Any:
@@ -158,19 +161,6 @@ def time_path(fragment: str, schema: StructType, time: str) -> tuple[str, ...]:
             f"{kind.simpleString()}. The output has the columns {schema.simpleString()[len('struct<') : -1]}"
         )
     return path
-
-
-def path_of(time: str, columns: Collection[str]) -> tuple[str, ...]:
-    """A time column's path: one column of that name, or fields by dots."""
-    return (time,) if time in columns else tuple(time.split("."))
-
-
-def times_of(table: pa.Table, path: tuple[str, ...]) -> pa.Array:
-    """The time of every row, in microseconds; null where a row has none."""
-    array = table.column(path[0]).combine_chunks()
-    for part in path[1:]:
-        array = pc.struct_field(array, part)
-    return array.cast(pa.int64())
 
 
 def first_lines(text: str, lines_max: int = 6) -> str:

@@ -33,8 +33,10 @@ from understudy.engine.storing import (
     verify_snapshot,
     write_rows,
 )
+from understudy.engine.streams import streams_of
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
+from understudy.flow.model import Fragment
 
 _ENGINES = "engines"
 
@@ -85,22 +87,21 @@ class Segment:
         self._held: dict[str, dict[BucketId, pa.Table]] = {sink.input: {} for sink in flow.sinks.values()}
         self._source_through = NOTHING
         self._through = NOTHING
-        known = {name: Input(source.arrow_schema, source.time) for name, source in flow.sources.items()}
-        for name, fragment in flow.fragments.items():
-            inputs = {given: known[given] for given in fragment.inputs}
-            engine = SparkEngine(
+
+        def analyse(fragment: Fragment, inputs: Mapping[str, Input]) -> pa.Schema:
+            engine = self._engines[fragment.name] = SparkEngine(
                 spark or session(),
                 endpoint(),
-                name=name,
+                name=fragment.name,
                 function=fragment.function,
                 inputs=inputs,
                 time=fragment.time,
                 width_us=flow.bucket_us,
                 directory=directory,
             )
-            self._engines[name] = engine
-            known[name] = Input(engine.schema, fragment.time)
-        self._known = known
+            return engine.schema
+
+        self._known = streams_of(flow, analyse)
         self._clear_edges()
 
     def __enter__(self) -> Segment:

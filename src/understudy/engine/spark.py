@@ -11,6 +11,9 @@ Rows ahead of them are held, and are part of a snapshot.
 Some operators' results depend on how buckets are grouped into micro-batches: code of the user's own that
 keeps state, mostly. The engine gives those one bucket at a time, and empty buckets too as long as the passing
 of time may do something to them.
+
+Where the output is dealt out to partitions of other fragments, its rows carry hidden columns that say where
+each goes (see `dealing`). They are part of what is held and of what leaves, but not of `schema`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,11 +37,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from understudy.core.bucket import NOTHING, BucketId, bucket_of, end_of
 from understudy.core.errors import BrokenInvariant, require
+from understudy.engine.dealing import Dealt
 from understudy.engine.digest import canonical_order
 from understudy.engine.feed import Channel, ChannelClosed, Feed
 from understudy.engine.horizon import horizon_of
 from understudy.engine.interface import Advanced, Snapshot
-from understudy.engine.query import Input, Query, build_query, first_lines, times_of
+from understudy.engine.query import Input, Query, build_query, first_lines
 from understudy.engine.storing import (
     Digests,
     link_checkpoint,
@@ -47,6 +52,7 @@ from understudy.engine.storing import (
     verify_snapshot,
     write_rows,
 )
+from understudy.engine.times import times_of
 from understudy.flow.errors import ContractViolation, EnvironmentFailed, FlowError
 
 
@@ -64,8 +70,10 @@ class SparkEngine:
         time: str,
         width_us: int,
         directory: Path,
+        dealt_to: Mapping[str, Dealt] = MappingProxyType({}),
     ) -> None:
         self.name = name
+        self._dealt_to = dict(dealt_to)
         self._feed = feed
         self._inputs = dict(inputs)
         self._width_us = width_us
@@ -79,6 +87,7 @@ class SparkEngine:
             inputs=inputs,
             time=time,
             options=feed.options(self._channel_name),
+            dealt_to=self._dealt_to,
         )
         self._digests = Digests()
         self._channel: Channel | None = None
@@ -158,6 +167,7 @@ class SparkEngine:
                 "through": self._through,
                 "output_through": self._output_through,
                 "held": sorted(self._held),
+                "dealt_to": self._dealt_to,
             },
             self._digests,
         )
@@ -169,6 +179,16 @@ class SparkEngine:
         if manifest["fragment"] != self.name:
             raise EnvironmentFailed(
                 f"snapshot {snapshot.directory} is of fragment {manifest['fragment']!r}, not {self.name!r}"
+            )
+        # One written before there were partitions does not say.
+        kept = manifest.get("dealt_to", {})
+        dealt_to = {consumer: (tuple(keys), count) for consumer, (keys, count) in kept.items()}
+        if dealt_to != self._dealt_to:
+            # The rows held in it say where they go, and that would be wrong.
+            raise EnvironmentFailed(
+                f"snapshot {snapshot.directory} of fragment {self.name!r} was taken while its output was "
+                f"dealt out to {_shown(dealt_to)}, not to {_shown(self._dealt_to)}. Restore from one of "
+                "this run"
             )
         self._stop()
         old, self._checkpoint = self._checkpoint, self._new_checkpoint()
@@ -364,3 +384,8 @@ def _watch(query: StreamingQuery, channel: Channel) -> None:
 def _run(numbers: np.ndarray[Any, np.dtype[np.int64]], stop: BucketId) -> tuple[int, int]:
     first, last = np.searchsorted(numbers, [stop, stop + 1])
     return int(first), int(last - first)
+
+
+def _shown(dealt_to: Mapping[str, Dealt]) -> str:
+    shown = [f"{name} (by {', '.join(keys)} into {n})" for name, (keys, n) in sorted(dealt_to.items())]
+    return ", ".join(shown) or "nobody"

@@ -29,7 +29,8 @@ def explain(
             f"  time      {fragment.time}",
         ]
         if fragment.partition_by:
-            lines += [f"  partition {', '.join(fragment.partition_by)}"]
+            count = "" if fragment.partitions is None else f" into {fragment.partitions}"
+            lines += [f"  partition {', '.join(fragment.partition_by)}{count}"]
         readers = [f.name for f in fragments.values() if fragment.name in f.inputs]
         readers += [f"sink {sink.name}" for sink in sinks.values() if sink.input == fragment.name]
         lines += [f"  read by   {', '.join(readers) if readers else 'nobody'}"]

@@ -17,6 +17,7 @@ from typing import Any
 from understudy.flow.durations import duration_us
 from understudy.flow.errors import FlowError
 from understudy.flow.explain import explain
+from understudy.flow.keys import require_keys
 from understudy.flow.kinds import Files, Generator, Kind, Push
 from understudy.flow.model import Fragment, Sink, Source
 from understudy.flow.order import topological
@@ -85,11 +86,16 @@ class Flow:
         return source
 
     def fragment(
-        self, *inputs: Source | Fragment | str, time: str, partition_by: Sequence[str] = ()
+        self,
+        *inputs: Source | Fragment | str,
+        time: str,
+        partition_by: Sequence[str] = (),
+        partitions: int | None = None,
     ) -> Callable[[Callable[..., Any]], Fragment]:
         """Make the decorated function a fragment over `inputs`, named like the function.
 
-        `time` names the output's time column; `partition_by` the columns by which its state may be split.
+        `time` names the output's time column; `partition_by` the columns by which its state may be split:
+        every input must have them. `partitions`: into how many; None leaves that to the run.
         """
 
         def add(function: Callable[..., Any]) -> Fragment:
@@ -101,11 +107,12 @@ class Flow:
                 raise FlowError(
                     f"{where}: partition_by must be a list of column names, not {partition_by!r}."
                 )
+            _check_partitions(where, partition_by, partitions)
             if not isinstance(time, str) or not time:
                 raise FlowError(f"{where}: time must name the output's time column, not {time!r}.")
             names = tuple(self._input_name(where, each) for each in inputs)
             _check_arguments(where, function, names)
-            fragment = Fragment(name, names, function, time, tuple(partition_by))
+            fragment = Fragment(name, names, function, time, tuple(partition_by), partitions)
             self._fragments[name] = fragment
             return fragment
 
@@ -130,7 +137,10 @@ class Flow:
         return sink
 
     def validate(self) -> None:
-        """Raise a FlowError unless the flow can run as a whole."""
+        """Raise a FlowError unless the flow can run as a whole.
+
+        What fragments put out is not known before Spark has seen them; only sources' columns are checked.
+        """
         where = f"flow {self.name!r}"
         if not self._sources:
             raise FlowError(f"{where} has no source. Add one with flow.source(...).")
@@ -149,6 +159,9 @@ class Flow:
             # Nothing would ever read it, yet its silence would hold back the others.
             if name not in used:
                 raise FlowError(f"source {name!r} is read by no fragment of {where}. Use it or remove it.")
+        columns = {name: source.arrow_schema for name, source in self._sources.items()}
+        for fragment in fragments.values():
+            require_keys(fragment, columns)
 
     def explain(self) -> str:
         """The flow as text: every part with its schema, time, partitioning and inputs."""
@@ -185,6 +198,18 @@ def _checked_name(what: str, name: str) -> str:
             "63 characters at most."
         )
     return name
+
+
+def _check_partitions(where: str, partition_by: Sequence[str], partitions: int | None) -> None:
+    if partitions is None:
+        return
+    if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
+        raise FlowError(f"{where}: partitions must be a whole number from 1 on, not {partitions!r}.")
+    if partitions > 1 and not partition_by:
+        raise FlowError(
+            f"{where}: {partitions} partitions need partition_by, the columns by which rows are dealt out to "
+            "them. Name those, or leave partitions out."
+        )
 
 
 def _check_arguments(where: str, function: Callable[..., Any], inputs: tuple[str, ...]) -> None:

@@ -65,6 +65,8 @@ class Fragment:
     function: Callable[..., Any]
     time: str
     partition_by: tuple[str, ...]
+    #: None: as many as the run says.
+    partitions: int | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         return self.function(*inputs)

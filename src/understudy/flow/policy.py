@@ -21,8 +21,13 @@ class Policy:
     """
 
     name: ClassVar[str]
-    #: How many nodes run each fragment.
+    #: How many nodes run each fragment, or each partition of it.
     replicas: ClassVar[int]
+    #: Whether fragments are split into partitions.
+    partitioned: ClassVar[bool] = False
+    #: How many nodes a run has if nobody says, and how many wait to take the place of one.
+    nodes: ClassVar[int]
+    standby: ClassVar[int]
 
     silence_ms: int = 2_000
 
@@ -40,6 +45,8 @@ class Unprotected(Policy):
 
     name: ClassVar[str] = "none"
     replicas: ClassVar[int] = 1
+    nodes: ClassVar[int] = 1
+    standby: ClassVar[int] = 0
 
 
 @dataclass(frozen=True)
@@ -48,9 +55,36 @@ class Pair(Policy):
 
     name: ClassVar[str] = "pair"
     replicas: ClassVar[int] = 2
+    nodes: ClassVar[int] = 2
+    standby: ClassVar[int] = 1
 
 
-POLICIES: dict[str, type[Policy]] = {kind.name: kind for kind in (Unprotected, Pair)}
+@dataclass(frozen=True)
+class Flux(Policy):
+    """Fragments are split into partitions; each runs on two nodes, and moves by itself when one dies."""
+
+    name: ClassVar[str] = "flux"
+    replicas: ClassVar[int] = 2
+    partitioned: ClassVar[bool] = True
+    nodes: ClassVar[int] = 4
+    standby: ClassVar[int] = 1
+
+
+@dataclass(frozen=True)
+class ClusterPairs(Policy):
+    """Half of the nodes run the partitioned flow, the other half run it again; one loss costs a whole half.
+
+    The simple way to protect a partitioned flow, to compare `flux` with. Nobody is replaced.
+    """
+
+    name: ClassVar[str] = "cluster"
+    replicas: ClassVar[int] = 2
+    partitioned: ClassVar[bool] = True
+    nodes: ClassVar[int] = 4
+    standby: ClassVar[int] = 0
+
+
+POLICIES: dict[str, type[Policy]] = {kind.name: kind for kind in (Unprotected, Pair, Flux, ClusterPairs)}
 
 
 def policy_named(name: str, **parameters: int) -> Policy:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import threading
 
+from understudy.flow.policy import policy_named
 from understudy.runtime.process import Ending, leave_at_once, run_process
 from understudy.runtime.settings import RunSettings
 
@@ -41,14 +42,19 @@ def _gateway(settings: RunSettings, ending: Ending) -> None:
 
 
 def _node(settings: RunSettings, name: str, incarnation: int, ending: Ending) -> None:
-    from understudy.runtime.node.process import Node  # noqa: PLC0415 - a gateway does without Spark
+    # A gateway does without Spark.
+    from understudy.runtime.node.flux_node import FluxNode  # noqa: PLC0415
+    from understudy.runtime.node.pair_node import PairNode  # noqa: PLC0415
+    from understudy.runtime.node.process import Node  # noqa: PLC0415
+
+    kind = FluxNode if policy_named(settings.policy).partitioned else PairNode
 
     made: list[Node] = []
     done = threading.Event()
 
     def make() -> None:
         try:
-            made.append(Node(settings, name, incarnation, ending))
+            made.append(kind(settings, name, incarnation, ending))
         except BaseException as problem:
             ending.fail(problem)
         finally:

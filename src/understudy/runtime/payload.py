@@ -4,18 +4,27 @@
 
 Equal tables under equal names give equal bytes, so a digest of the bytes tells whether two replicas hold the
 same bucket. Every part starts on a multiple of 64 bytes: decoding copies nothing.
+
+In a partitioned flow a bucket comes together from several producers, each with a payload of its own.
+`merged` makes one of them.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 import pyarrow as pa
 
-from understudy.core.errors import PeerError
+from understudy.core.errors import PeerError, require
+from understudy.core.partition import Partition
+from understudy.engine.digest import canonical_order
+from understudy.engine.times import path_of, times_of
+
+#: What one producer has in a bucket.
+Part = tuple[Partition, bytes]
 
 _MAGIC = b"UBK1"
 _OPENING = struct.Struct("<4sI")
@@ -56,6 +65,29 @@ def decode(payload: bytes | memoryview | pa.Buffer) -> dict[str, pa.Table]:
         }
     except (struct.error, ValueError, OSError, pa.ArrowException) as problem:
         raise PeerError(f"A payload of {len(view)} bytes cannot be read: {problem}") from problem
+
+
+def merged(parts: Sequence[Part], time: Mapping[str, str]) -> dict[str, pa.Table]:
+    """The rows of all parts, by stream, in the canonical order; `time` names each stream's time column.
+
+    How the parts are ordered makes no difference. Rows that one part alone has stay as they are.
+    """
+    pieces: dict[str, list[pa.Table]] = {}
+    for _, payload in sorted(parts, key=lambda part: part[0]):
+        for name, table in decode(payload).items():
+            pieces.setdefault(name, []).append(table)
+    return {name: _merged(name, tables, time) for name, tables in sorted(pieces.items())}
+
+
+def _merged(name: str, tables: Sequence[pa.Table], time: Mapping[str, str]) -> pa.Table:
+    if len(tables) == 1:
+        return tables[0]
+    require(name in time, f"nobody said what the time column of {name!r} is")
+    try:
+        whole = pa.concat_tables(tables).combine_chunks()
+    except pa.ArrowInvalid as problem:
+        raise PeerError(f"The parts of {name!r} do not have the same columns: {problem}") from problem
+    return canonical_order(whole, times_of(whole, path_of(time[name], whole.column_names)))
 
 
 def digest(payload: bytes) -> str:

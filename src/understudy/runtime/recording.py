@@ -7,6 +7,10 @@ and views are on record.
 The digest of a bucket covers its rows in canonical order. Floating-point columns are left out of it: how
 additions are grouped shows in their last digits, and two replicas may group differently without
 disagreeing.
+
+A process of a partitioned flow says of which copy it speaks; every copy has its own place in its input. A
+bucket that came from several partitions is shown part by part, each with the digest that its producer noted
+down, so that who judges needs no rows to compare them.
 """
 
 from __future__ import annotations
@@ -15,10 +19,12 @@ import io
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.flux_view import FluxView
 from understudy.core.history import (
+    ArrivedRecord,
     AttachedRecord,
     BegunRecord,
     DeliveredRecord,
@@ -35,13 +41,15 @@ from understudy.core.history import (
     SnapshotRecord,
     SuspectedRecord,
     ViewRecord,
+    parts_text,
     read,
 )
 from understudy.core.messages import Installed
+from understudy.core.partition import Copy, Partition
 from understudy.core.view import Slot, View
 from understudy.engine.digest import digest_of
 from understudy.engine.interface import Snapshot
-from understudy.runtime.payload import decode
+from understudy.runtime.payload import Part, decode
 from understudy.runtime.settings import RunSettings
 
 
@@ -52,6 +60,7 @@ class Recorder:
         self._process = process
         self._lock = threading.Lock()
         self._handed_through = NOTHING
+        self._copy_handed_through: dict[Copy, BucketId] = {}
         self._sealed_through = NOTHING
         self._epoch = 0
         self._writer: HistoryWriter | None = None
@@ -97,6 +106,22 @@ class Recorder:
             )
             self._write(ViewRecord(*self._now(), view.epoch, seats))
 
+    def flux_view(self, view: FluxView) -> None:
+        if view.epoch > self._epoch:
+            self._epoch = view.epoch
+            seats = tuple(
+                (str(Copy(partition, slot)), seat.node, seat.epoch, seat.status.value)
+                for partition, own in view.partitions.items()
+                for slot, seat in own.seats.items()
+            )
+            self._write(ViewRecord(*self._now(), view.epoch, seats))
+
+    def arrived(self, partition: Partition, buckets: Sequence[Bucket]) -> None:
+        """Output of a partition reached egress."""
+        if self._writer is not None and buckets:
+            rows = sum(rows_in(cast(bytes, bucket.payload)) for bucket in buckets if not bucket.empty)
+            self._write(ArrivedRecord(*self._now(), str(partition), buckets[-1].number, rows))
+
     def attached(self, slot: Slot, end: str) -> None:
         self._write(AttachedRecord(*self._now(), slot.value, end))
 
@@ -129,6 +154,31 @@ class Recorder:
         self._handed_through = state.through
         self._write(InstalledRecord(*self._now(), state.version, state.through))
 
+    # --- a copy of a partition; the ingress of a partitioned flow ------------------------------------------
+
+    def handed_to(self, copy: Copy, buckets: Sequence[Bucket]) -> None:
+        after = self._copy_handed_through.get(copy, NOTHING)
+        through = self._copy_handed_through[copy] = buckets[-1].number
+        numbers = tuple(bucket.number for bucket in buckets if not bucket.empty)
+        self._write(HandedRecord(*self._now(), after, through, numbers, str(copy)))
+
+    def produced_for(self, copy: Copy, to: Partition, buckets: Sequence[Bucket]) -> None:
+        """The copy put out these buckets for one consumer, each payload as `payload.encode` makes it."""
+        for bucket in buckets:
+            if not bucket.empty:
+                number, rows, digest = self._shown(bucket)
+                self._write(ProducedRecord(*self._now(), number, rows, digest, str(copy), str(to)))
+
+    def snapshot_of(self, copy: Copy, version: int, snapshot: Snapshot, pause_us: int) -> None:
+        facts = version, snapshot.through, pause_us, snapshot.size_bytes
+        self._write(SnapshotRecord(*self._now(), *facts, str(copy)))
+
+    def installed_in(self, copy: Copy, version: int, through: BucketId) -> None:
+        self._copy_handed_through[copy] = through
+        self._write(InstalledRecord(*self._now(), version, through, str(copy)))
+
+    # --- any process -------------------------------------------------------------------------------------
+
     def fenced(self) -> None:
         self._write(FencedRecord(*self._now()))
 
@@ -147,10 +197,26 @@ class Recorder:
 
 
 def shown(bucket: Bucket) -> tuple[BucketId, int, str]:
-    """A bucket as histories show it: number, rows, digest."""
+    """A bucket as histories show it: number, rows, digest. Of a bucket made of parts, those with rows."""
     if bucket.payload is None:
         return bucket.number, 0, ""
-    tables: dict[str, Any] = decode(cast(bytes, bucket.payload))
+    if not isinstance(bucket.payload, tuple):
+        return bucket.number, *_rows_and_digest(cast(bytes, bucket.payload))
+    total, digests = 0, {}
+    for partition, payload in sorted(cast(tuple[Part, ...], bucket.payload), key=lambda part: part[0]):
+        rows, digest = _rows_and_digest(payload)
+        if rows:
+            total += rows
+            digests[str(partition)] = digest
+    return bucket.number, total, parts_text(digests)
+
+
+def rows_in(payload: bytes) -> int:
+    return sum(table.num_rows for table in decode(payload).values())
+
+
+def _rows_and_digest(payload: bytes) -> tuple[int, str]:
+    tables = decode(payload)
     rows = sum(table.num_rows for table in tables.values())
-    digests = ",".join(f"{name}:{digest_of(table, floats=False)}" for name, table in sorted(tables.items()))
-    return bucket.number, rows, digests
+    # No comma: that is what stands between the parts of a bucket.
+    return rows, "+".join(f"{name}:{digest_of(tables[name], floats=False)}" for name in sorted(tables))

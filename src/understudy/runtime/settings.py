@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed
-from understudy.flow.policy import Policy
+from understudy.flow.policy import ClusterPairs, Policy, policy_named
 
 FILE = "run.json"
 
@@ -23,6 +23,10 @@ class RunSettings:
     policy: str = "pair"
     #: The policy's own parameter, as it was when the run was created.
     silence_ms: int = Policy.silence_ms
+    #: The nodes that have a place at the start; more may wait.
+    nodes: int = 2
+    #: How many partitions a fragment has that may be split; 0: as many as there are nodes for one dataflow.
+    partitions: int = 0
     host: str = "127.0.0.1"
     gateway_port: int = 0
     master: str = "local[2]"
@@ -38,6 +42,13 @@ class RunSettings:
     @property
     def path(self) -> Path:
         return Path(self.folder)
+
+    @property
+    def partition_count(self) -> int:
+        if not policy_named(self.policy).partitioned:
+            return 1
+        halves = 2 if self.policy == ClusterPairs.name else 1
+        return self.partitions or self.nodes // halves
 
     @property
     def silence_s(self) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.local import LocalRun
-from understudy.runtime.status import started_as
+from understudy.runtime.status import is_partitioned, started_as
 
 POLL_S = 0.2
 #: A replica keeps up when it has no more than this many buckets to go.
@@ -154,13 +154,16 @@ class Trial:
         """The process that plays a role now.
 
         `primary` and `secondary` are the slots; `sender` is who sends, `holder` the other one; `standby` is
-        the node that is catching up, or else one without a seat.
+        the node that is catching up, or else one without a seat. In a partitioned flow a node has many
+        roles, and only `standby` says whom is meant.
         """
-        status = self.wait("a sender", lambda s: s["sender"] is not None)
-        seats = {slot: seat["node"] for slot, seat in status["seats"].items()}
-        sender = status["sender"]
+        status = self.wait("a sender", lambda s: is_partitioned(s) or s.get("sender") is not None)
         if role == "standby":
             return self._standby(status)
+        if is_partitioned(status):
+            raise ValueError(f"every node is {role} of some partitions: name one")
+        seats = {slot: seat["node"] for slot, seat in status["seats"].items()}
+        sender = status["sender"]
         if role == "holder":
             return started_as(next(node for slot, node in seats.items() if slot != sender))
         return started_as(seats[{"primary": "PRIM", "secondary": "SEC", "sender": sender}[role]])
@@ -227,9 +230,12 @@ def warm(status: dict[str, Any]) -> bool:
 def steady(status: dict[str, Any]) -> bool:
     """Whether every replica is warm and keeps up with the input, and output comes regularly.
 
-    Only the sender's pace shows in the output. The other one must be as far, or it could not take over.
+    Only the sender's pace shows in the output. The other one must be as far, or it could not take over. In a
+    partitioned flow each partition has a sender of its own, and what a node tells is the worst of its copies.
     """
-    if not warm(status) or status["sender"] is None or status["last_output_s"] is None:
+    if not warm(status) or status["last_output_s"] is None:
+        return False
+    if not is_partitioned(status) and status["sender"] is None:
         return False
     behind: list[int] = [status["nodes"][seat["node"]]["queued_buckets"] for seat in status["seats"].values()]
     return max(behind) <= BEHIND_BUCKETS_MAX and float(status["last_output_s"]) < PAUSE_S_MAX

@@ -1,85 +1,108 @@
-"""A partitioned flow under chance: the machines of the exchange, levels of partition pairs, and faults.
+"""A partitioned flow under chance: hosts with their copies of partitions, connections, and faults.
 
     ingress -> first fragment, P partitions x 2 copies -> next fragment, ... -> egress
 
-A step takes one thing that could happen next: a message from one connection, a finished group, a moved
-state, a view on its way to somebody. Chance decides which; the seed decides chance. Faults are kills of
-nodes, broken connections, and newcomers. Every message brings the view that its sender acts on.
+Hosts are the very objects that real processes drive. A step takes one thing that could happen next: what a
+connection brings, a finished group, a moved state, a view on its way to somebody. Chance decides which; the
+seed decides chance. Faults are kills of nodes, broken connections, crashes of the gateway, newcomers,
+planned moves and drains.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from itertools import combinations
 from random import Random
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.controller import MemberJoined, MemberLeft
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.core.exchange import Edge, ProducedFor
-from understudy.core.f_cons import FCons
-from understudy.core.f_prod import FProd
-from understudy.core.flux_controller import CopyCaughtUp, Declined, Drain, FluxController, FluxEvent
-from understudy.core.inlet import Inlet
+from understudy.core.exchange import ProducedFor
+from understudy.core.flux_controller import (
+    CopyCaughtUp,
+    Declined,
+    Drain,
+    FluxController,
+    FluxEvent,
+    FluxView,
+    MoveCopy,
+)
+from understudy.core.host import GATEWAY, OUTER, Host, Limits
 from understudy.core.instructions import (
     CaughtUp,
     Instruction,
-    Process,
     RequestMove,
-    SendTo,
     ShipPartition,
     TakeSnapshot,
 )
-from understudy.core.messages import (
-    Attached,
-    Detached,
-    From,
-    MoverReady,
-    PairAvailable,
-    PairFailed,
-    Processed,
-    SeatConfirmed,
-    SnapshotTaken,
+from understudy.core.instructions import (
+    Process as ProcessGroup,
 )
-from understudy.core.outlet import Outlet
-from understudy.core.partition import Copy, Partition
-from understudy.core.partition_replica import PartitionReplica
-from understudy.core.view import Activated, Avail, Change, Fail, Seat, Seated, Slot, Status, View, changes
+from understudy.core.messages import MoverReady, PairAvailable, Processed, SnapshotTaken
+from understudy.core.parcels import (
+    Began,
+    Carry,
+    Cut,
+    Dispatch,
+    HostEvent,
+    HostInstruction,
+    Inside,
+    LeaveSeat,
+    ParcelFrom,
+    PeerDown,
+    PeerUp,
+    TakeSeat,
+    ViewSeen,
+)
+from understudy.core.partition import Copy
+from understudy.core.topology import EGRESS, INGRESS, chain_of
+from understudy.core.view import Status
 from understudy.sim.checkers import Violation
-from understudy.sim.exchange_flow import Shape, Sums, reference, share
-from understudy.sim.exchange_member import Envelope, Member, Shipment
-
-INGRESS, EGRESS = Partition("ingress"), Partition("egress")
-OUTER = Slot.PRIM
-Seats = Mapping[Partition, View]
+from understudy.sim.exchange_flow import Shape, reference, share
+from understudy.sim.exchange_process import (
+    Down,
+    Fetch,
+    Group,
+    Process,
+    Shipment,
+    Snap,
+    Start,
+    Transfer,
+    Up,
+    Worker,
+)
 
 
 class ExchangeWorld:
-    """Levels of partition pairs between an ingress and an egress that never fail."""
+    """Levels of partition pairs between an ingress and an egress."""
 
     def __init__(self, seed: int, shape: Shape | None = None) -> None:
         self.seed = seed
         self.shape = shape or Shape()
         self.random = Random(f"exchange/{seed}")
-        counts = self.shape.partitions
-        self.levels = [[Partition(f"f{n}", i) for i in range(count)] for n, count in enumerate(counts)]
+        self.topology = chain_of(**{f"f{n}": count for n, count in enumerate(self.shape.partitions)})
+        self.limits = Limits(
+            output_buckets_max=self.shape.output_buckets_max, group_buckets_max=self.shape.group_buckets_max
+        )
         self.inputs = self._inputs()
-        self.expected = reference(self.levels, self.inputs)
-        self.views: list[Seats] = []
-        self.members: dict[Copy, Member] = {}
-        self.links: dict[tuple[Copy, Copy], deque[Envelope]] = {}
-        self.up: dict[frozenset[Copy], int] = {}
+        self.expected = reference(self.topology.levels, self.inputs)
+        self.views: list[FluxView] = []
+        self.processes: dict[str, Process] = {}
+        self.links: dict[tuple[str, str], deque[Transfer]] = {}
+        self.up: dict[tuple[str, str], int] = {}
         self.connections = 0
-        self.controller = FluxController(self.levels, self.shape.nodes)
-        self.nodes: list[str] = []
+        self.controller = FluxController(self.topology, self.shape.nodes)
         self.joined = 0
         self.sealed = 0
+        self.trimmed: BucketId = NOTHING
         self.delivered: BucketId = NOTHING
         self.caught_up = 0
+        self.messages = 0
         self.faults: Counter[str] = Counter()
         self.steps = 0
         self.story: deque[str] = deque(maxlen=80)
-        self._touched: dict[int, Member] = {}
+        self._touched: dict[str, Process] = {}
         self._begin()
 
     # --- set-up ------------------------------------------------------------------------------------------
@@ -95,91 +118,56 @@ class ExchangeWorld:
         return made
 
     def _begin(self) -> None:
+        self._add_process(GATEWAY)
         for _ in range(self.shape.nodes + self.shape.spares):
             self.add_node()
-        self._add_end(INGRESS, FProd("ingress", self._pairs(self.levels[0])))
-        never_full = FProd("sink", {EGRESS: {OUTER: Status.ACTIVE}})
-        self._add_end(EGRESS, FCons("egress", never_full, OUTER, self._pairs(self.levels[-1])))
-        self._connect_all()
 
-    def _add_end(self, partition: Partition, machine: FCons | FProd) -> None:
-        copy = Copy(partition, OUTER)
-        self.members[copy] = Member(copy, partition.fragment, machine, view_epoch=len(self.views))
+    def _add_process(self, name: str) -> None:
+        host = Host(name, self.topology, self.limits, delivered=self.delivered)
+        self.processes[name] = Process(host)
+        self.links[name, name] = deque()
+        for other in self.processes:
+            if other != name:
+                self._connect(name, other)
 
-    def _pairs(self, level: list[Partition]) -> dict[Partition, dict[Slot, Status]]:
-        if level in ([INGRESS], [EGRESS]):
-            return {level[0]: {OUTER: Status.ACTIVE}}
-        seats = self.views[-1]
-        return {p: {slot: seat.status for slot, seat in seats[p].seats.items()} for p in level}
-
-    def _around(self, partition: Partition) -> tuple[list[Partition], list[Partition]]:
-        """Who produces for a partition, and who consumes what it makes."""
-        if partition == INGRESS:
-            return [], self.levels[0]
-        if partition == EGRESS:
-            return self.levels[-1], []
-        at = next(n for n, level in enumerate(self.levels) if partition in level)
-        below = self.levels[at - 1] if at else [INGRESS]
-        above = self.levels[at + 1] if at + 1 < len(self.levels) else [EGRESS]
-        return below, above
-
-    def _join(self, copy: Copy, seat: Seat) -> None:
-        below, above = self._around(copy.partition)
-        machine = PartitionReplica(
-            copy,
-            seat.status,
-            self._pairs(below),
-            self._pairs(above),
-            group_buckets_max=self.shape.group_buckets_max,
-            output_buckets_max=self.shape.output_buckets_max,
-        )
-        member = Member(copy, seat.node, machine, epoch=seat.epoch, view_epoch=len(self.views))
-        self.members[copy] = member
-        if seat.status is Status.STDBY:
-            self._drive(member, PairAvailable())
+    @property
+    def nodes(self) -> list[str]:
+        return [name for name in self.processes if name != GATEWAY]
 
     # --- connections -------------------------------------------------------------------------------------
 
-    def _connect_all(self) -> None:
-        for producer in list(self.members.values()):
-            for partition in self._around(producer.copy.partition)[1]:
-                for slot in Slot:
-                    consumer = self.members.get(Copy(partition, slot))
-                    if consumer is not None:
-                        self._connect(producer, consumer)
-
-    def _connect(self, one: Member, other: Member) -> None:
-        pair = frozenset((one.copy, other.copy))
-        if pair in self.up or not (one.has_state and other.has_state):
-            return
+    def _connect(self, one: str, other: str) -> None:
         self.connections += 1
-        self.up[pair] = self.connections
+        self.up[_pair(one, other)] = self.connections
         for here, there in ((one, other), (other, one)):
             # An end notices that the last connection is gone before it hears of the next.
-            queue = self.links.setdefault((here.copy, there.copy), deque())
-            queue.append(here.says(self.connections, here.stands()))
+            self.links.setdefault((here, there), deque()).append(Transfer(self.connections, Up()))
 
-    def _break(self, pair: frozenset[Copy]) -> None:
+    def _break(self, one: str, other: str) -> None:
         """The connection is gone; a part of what was on its way still arrives, then each end notices."""
-        serial = self.up.pop(pair)
-        one, other = sorted(pair, key=str)
+        connection = self.up.pop(_pair(one, other))
         for here, there in ((one, other), (other, one)):
             queue = self.links.pop((here, there), deque())
-            if there not in self.members:
+            if there not in self.processes:
                 continue
-            kept = list(queue)[: self.random.randint(0, len(queue))]
-            ended = Envelope(here, 0, serial, 0, Detached(here.slot))
-            self.links[here, there] = deque([*kept, ended])
+            # Of what belongs to this connection only: the end of an earlier one may still be on its way.
+            sent = [at for at, each in enumerate(queue) if each.connection == connection]
+            kept = list(queue)[: self.random.randint(sent[0], len(queue)) if sent else len(queue)]
+            self.links[here, there] = deque([*kept, Transfer(connection, Down())])
 
     # --- running -----------------------------------------------------------------------------------------
 
     def choices(self) -> list[tuple[str, object]]:
         found: list[tuple[str, object]] = [("link", key) for key, queue in self.links.items() if queue]
-        found += [("work", m.copy) for m in self.members.values() if m.work]
-        found += [("view", m.copy) for m in self.members.values() if m.view_epoch < len(self.views)]
-        ingress = self.members[Copy(INGRESS, OUTER)].machine
-        assert isinstance(ingress, FProd)
-        if self.sealed < len(self.inputs) and not ingress.full:
+        found += [
+            ("work", worker)
+            for process in self.processes.values()
+            for worker in process.workers.values()
+            if worker.work
+        ]
+        found += [("view", p) for p in self.processes.values() if p.view_epoch < len(self.views)]
+        ingress = self.processes[GATEWAY].host.ingress
+        if self.sealed < len(self.inputs) and ingress is not None and not ingress.full:
             found.append(("seal", None))
         return found
 
@@ -190,136 +178,159 @@ class ExchangeWorld:
             return False
         self.steps += 1
         what, which = self.random.choice(found)
+        self._judged(lambda: self._take(what, which))
+        return True
+
+    def _judged(self, do: object) -> None:
         try:
-            self._take(what, which)
-            for member in self._touched.values():
-                member.machine.check()
+            do()  # type: ignore[operator]
+            for process in self._touched.values():
+                process.host.check()
             self._touched.clear()
         except (PeerError, BrokenInvariant) as error:
             raise Violation("sound", self.told(str(error))) from error
-        return True
 
     def _take(self, what: str, which: object) -> None:
         match what, which:
-            case "link", (Copy() as sender, Copy() as receiver):
+            case "link", (str() as sender, str() as receiver):
                 self._receive(sender, receiver)
-            case "work", Copy() as copy:
-                self._work(self.members[copy])
-            case "view", Copy() as copy:
-                self._look(self.members[copy], self.members[copy].view_epoch + 1)
+            case "work", Worker() as worker:
+                self._work(worker)
+            case "view", Process() as process:
+                # Whoever starts reads the newest view; of later ones, some are never seen.
+                epoch = self.random.randint(process.view_epoch + 1, len(self.views))
+                epoch = epoch if process.view_epoch else len(self.views)
+                self._drive(process, ViewSeen(self.views[epoch - 1]))
+                if process.name == GATEWAY and self.trimmed_anew(process):
+                    self._recover(process)
             case _:
                 self._seal()
 
-    def _receive(self, sender: Copy, receiver: Copy) -> None:
-        queue = self.links[sender, receiver]
-        envelope = queue.popleft()
-        member = self.members.get(receiver)
-        if not queue and frozenset((sender, receiver)) not in self.up:
-            del self.links[sender, receiver]
-        if member is None:
+    def trimmed_anew(self, gateway: Process) -> bool:
+        """Whether the gateway's ingress exists and has been given nothing yet."""
+        ingress = gateway.host.ingress
+        return ingress is not None and all(
+            outlet.buffer.produced_through == NOTHING for outlet in ingress.outlets.values()
+        )
+
+    def _recover(self, gateway: Process) -> None:
+        """A gateway that starts puts in again what its log still has."""
+        for bucket in self.inputs[: self.sealed]:
+            if bucket.number > self.trimmed:
+                self._put_in(gateway, bucket)
+
+    def _receive(self, sender: str, receiver: str) -> None:
+        transfer = self.links[sender, receiver].popleft()
+        process = self.processes.get(receiver)
+        if process is None:
             return
-        self._look(member, envelope.epoch)
-        if receiver not in self.members or not self._heard(member, envelope):
+        if sender == receiver:
+            assert not isinstance(transfer.what, Up | Down)
+            self._drive(process, ParcelFrom(sender, transfer.what))
             return
-        self.story.append(f"{receiver} <- {sender}: {envelope.event}")
-        self._drive(member, Edge(sender.partition, envelope.event))
-        if isinstance(envelope.event, Detached):
-            self._connect_all()
-
-    def _heard(self, member: Member, envelope: Envelope) -> bool:
-        """Whether the receiver still has anything to do with the sender."""
-        ends = self._ends(member)
-        sender = envelope.sender
-        end = ends.get(sender.partition)
-        if end is None or end.status[sender.slot] is Status.DEAD:
-            return False
-        if isinstance(envelope.event, Attached):
-            if not self._holds(member, envelope):
-                return False
-            member.known[sender] = envelope.serial
-            return True
-        known = member.known.get(sender) == envelope.serial
-        if known and isinstance(envelope.event, Detached):
-            del member.known[sender]
-        return known
-
-    def _holds(self, member: Member, envelope: Envelope) -> bool:
-        """Whether the sender sits where it says, as the receiver sees it."""
-        view = self.views[member.view_epoch - 1].get(envelope.sender.partition)
-        return view is None or view.seats[envelope.sender.slot].epoch == envelope.seat_epoch
-
-    @staticmethod
-    def _ends(member: Member) -> Mapping[Partition, Inlet | Outlet]:
-        machine = member.machine
-        if isinstance(machine, FProd):
-            return dict(machine.outlets)
-        if isinstance(machine, FCons):
-            return dict(machine.inlets)
-        return {**machine.below.inlets, **machine.above.outlets}
+        known = process.connections.get(sender)
+        match transfer.what:
+            case Up():
+                process.connections[sender] = transfer.connection
+                self._drive(process, PeerUp(sender))
+            case Down():
+                if known == transfer.connection:
+                    del process.connections[sender]
+                    self._drive(process, PeerDown(sender))
+            case parcel:
+                if known == transfer.connection:
+                    self.story.append(f"{receiver} <- {sender}: {parcel}")
+                    self._drive(process, ParcelFrom(sender, parcel))
 
     def _seal(self) -> None:
         bucket = self.inputs[self.sealed]
         self.sealed += 1
-        member = self.members[Copy(INGRESS, OUTER)]
+        self._put_in(self.processes[GATEWAY], bucket)
+
+    def _put_in(self, gateway: Process, bucket: Bucket) -> None:
         rows = bucket.payload if isinstance(bucket.payload, tuple) else ()
-        for partition, own in share(rows, self.levels[0]).items():
-            self._drive(member, ProducedFor(partition, Bucket(bucket.number, own or None, len(own))))
+        for partition, own in share(rows, list(self.topology.consumers(INGRESS))).items():
+            put = ProducedFor(partition, Bucket(bucket.number, own or None, len(own)))
+            self._drive(gateway, Inside(Copy(INGRESS, OUTER), 0, put))
 
-    def _drive(self, member: Member, event: object) -> None:
-        self._touched[id(member)] = member
-        self._carry_out(member, member.machine.handle(event))
+    def _drive(self, process: Process, event: HostEvent) -> None:
+        self._touched[process.name] = process
+        self._carry_out(process, process.host.handle(event))
+        if process.name == GATEWAY and process.host.ingress is not None:
+            self.trimmed = max(self.trimmed, process.host.ingress.trimmed_through)
 
-    def _carry_out(self, member: Member, instructions: Iterable[Instruction]) -> None:
+    def _carry_out(self, process: Process, instructions: Iterable[HostInstruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case SendTo(copy, message):
-                    serial = self.up.get(frozenset((member.copy, copy)))
-                    if serial is not None and serial == member.known.get(copy):
-                        event = From(member.copy.slot, message)
-                        self.links[member.copy, copy].append(member.says(serial, event))
-                case ShipPartition(state):
-                    assert member.snapshot is not None
-                    member.work.append(Shipment(state, dict(member.snapshot.sums), member.moving_to))
-                case Process() | TakeSnapshot() | RequestMove():
-                    if isinstance(instruction, TakeSnapshot):
-                        # For the one whose mover was met, not for whoever calls meanwhile.
-                        member.moving_to = member.met
-                    member.work.append(instruction)
-                case CaughtUp():
-                    self._folded_in(member)
-                case _:
-                    raise TypeError(f"nobody here can carry out {instruction}")
+                case Dispatch(node, parcel):
+                    connection = process.connections.get(node, 0)
+                    if node == process.name or self.up.get(_pair(process.name, node)) == connection:
+                        self.messages += 1
+                        self.links[process.name, node].append(Transfer(connection, parcel))
+                case TakeSeat(copy, epoch, status):
+                    worker = Worker(copy, epoch)
+                    worker.work.append(Fetch() if status is Status.STDBY else Start())
+                    process.workers[copy] = worker
+                case LeaveSeat(copy):
+                    process.workers.pop(copy, None)
+                case Carry(copy, epoch, inner):
+                    if copy.partition == EGRESS:
+                        process.workers.setdefault(copy, Worker(copy, epoch))
+                    self._carry(process.workers[copy], inner)
+                case Cut(node, why):
+                    raise Violation("sound", self.told(f"{process.name} cuts off {node}: {why}"))
 
-    def _work(self, member: Member) -> None:
-        match member.work.popleft():
-            case Process(buckets):
-                self._process(member, buckets)
-                self._drive(member, Processed())
+    def _carry(self, worker: Worker, instruction: Instruction) -> None:
+        match instruction:
+            case ProcessGroup(buckets):
+                worker.work.append(Group(buckets))
             case TakeSnapshot():
-                member.snapshot = Sums()
-                member.snapshot.sums = dict(member.engine.sums)
-                self._drive(member, SnapshotTaken())
-            case Shipment() as shipment:
-                self._ship(member, shipment)
-            case RequestMove(sending):
-                self._meet(member, sending)
-            case other:
-                raise TypeError(f"no work: {other}")
+                # For the one whose mover was met, not for whoever calls meanwhile.
+                worker.moving_to = worker.met
+                worker.work.append(Snap())
+            case ShipPartition(state):
+                assert worker.snapshot is not None
+                worker.work.append(Shipment(state, worker.snapshot, worker.moving_to))
+            case CaughtUp():
+                self.caught_up += 1
+                self._decide(CopyCaughtUp(worker.copy, worker.epoch))
+            case RequestMove():
+                # The movers meet when the standby's asks.
+                pass
+            case _:
+                raise TypeError(f"nobody here can carry out {instruction}")
 
-    def _process(self, member: Member, buckets: tuple[Bucket, ...]) -> None:
-        if member.copy.partition == EGRESS:
+    # --- engines -----------------------------------------------------------------------------------------
+
+    def _work(self, worker: Worker) -> None:
+        process = next(p for p in self.processes.values() if p.workers.get(worker.copy) is worker)
+        match worker.work.popleft():
+            case Start():
+                self._drive(process, Began(worker.copy, worker.epoch))
+            case Fetch():
+                self._fetch(worker)
+            case Group(buckets):
+                self._process(process, worker, buckets)
+                self._drive(process, Inside(worker.copy, worker.epoch, Processed()))
+            case Snap():
+                worker.snapshot = dict(worker.engine.sums)
+                self._drive(process, Inside(worker.copy, worker.epoch, SnapshotTaken()))
+            case Shipment() as shipment:
+                self._ship(worker, shipment)
+
+    def _process(self, process: Process, worker: Worker, buckets: tuple[Bucket, ...]) -> None:
+        if worker.copy.partition == EGRESS:
             self._deliver(buckets)
             return
-        _, above = self._around(member.copy.partition)
+        above = list(self.topology.consumers(worker.copy.partition))
         last = buckets[-1].number
         for bucket in buckets:
             parts = bucket.payload if isinstance(bucket.payload, tuple) else ()
             rows = [row for _, payload in parts for row in payload]
-            shares = share(member.engine.advance(rows), above)
-            for partition, own in shares.items():
+            for partition, own in share(worker.engine.advance(rows), above).items():
                 if own or bucket.number == last:
-                    out = Bucket(bucket.number, own or None, len(own))
-                    self._drive(member, ProducedFor(partition, out))
+                    put = ProducedFor(partition, Bucket(bucket.number, own or None, len(own)))
+                    self._drive(process, Inside(worker.copy, worker.epoch, put))
 
     def _deliver(self, buckets: tuple[Bucket, ...]) -> None:
         for bucket in buckets:
@@ -337,30 +348,40 @@ class ExchangeWorld:
 
     # --- moving state ------------------------------------------------------------------------------------
 
-    def _meet(self, member: Member, sending: bool) -> None:
-        """The movers of the two copies meet when both have asked."""
-        other = self.members.get(member.copy.other)
-        if sending or other is None:
+    def _worker_of(self, copy: Copy) -> tuple[Process, Worker] | None:
+        """Who sits in a copy's seat, as the controller last decided."""
+        seat = self.views[-1].seat(copy)
+        process = self.processes.get(seat.node)
+        worker = process.workers.get(copy) if process is not None else None
+        if process is None or worker is None or worker.epoch != seat.epoch:
+            return None
+        return process, worker
+
+    def _fetch(self, standby: Worker) -> None:
+        """A standby's mover asks; it is answered once the active copy has seen that it may."""
+        found = self._worker_of(standby.copy.other)
+        if found is not None:
+            process, active = found
+            view = process.host.view
+            seen = view is not None and view.seat(standby.copy).epoch == standby.epoch
+            resident = process.host.residents.get(active.copy)
+            if seen and resident is not None and resident.begun:
+                active.met = standby.epoch
+                self._drive(process, Inside(active.copy, active.epoch, PairAvailable()))
+                self._drive(process, Inside(active.copy, active.epoch, MoverReady()))
+                return
+        standby.work.append(Fetch())
+
+    def _ship(self, active: Worker, shipment: Shipment) -> None:
+        found = self._worker_of(active.copy.other)
+        if found is None or found[1].epoch != shipment.to_epoch:
             return
-        if not other.has_state:
-            member.work.append(RequestMove(sending=False))
-        elif self._sees(other, member):
-            other.met = member.epoch
-            self._drive(other, MoverReady())
-        else:
-            member.work.append(RequestMove(sending=False))
-
-    def _sees(self, active: Member, standby: Member) -> bool:
-        seat = self.views[active.view_epoch - 1][standby.copy.partition].seats[standby.copy.slot]
-        return seat.node == standby.node and seat.epoch == standby.epoch
-
-    def _ship(self, member: Member, shipment: Shipment) -> None:
-        standby = self.members.get(member.copy.other)
-        if standby is None or standby.has_state or standby.epoch != shipment.to_epoch:
+        process, standby = found
+        resident = process.host.residents.get(standby.copy)
+        if resident is None or resident.begun:
             return
         standby.engine.sums = dict(shipment.sums)
-        self._drive(standby, shipment.state)
-        self._connect_all()
+        self._drive(process, Inside(standby.copy, standby.epoch, shipment.state))
 
     # --- the controller ----------------------------------------------------------------------------------
 
@@ -370,88 +391,48 @@ class ExchangeWorld:
             if isinstance(done, Declined):
                 self.story.append(f"DECLINED {done.why}")
                 continue
-            view = done.view
-            if view.lost is not None:
-                raise Violation("survivable", self.told(f"a complete copy lived, yet {view.lost}"))
-            self.views.append(view.partitions)
-            for copy, member in list(self.members.items()):
-                if copy.partition in view.partitions and not view.holds(copy, member.node, member.epoch):
-                    self._end(copy)
-            for partition, seats in view.partitions.items():
-                for slot, seat in seats.seats.items():
-                    if seat.alive and seat.epoch == view.epoch:
-                        self._join(Copy(partition, slot), seat)
+            if done.view.lost is not None:
+                raise Violation("survivable", self.told(f"a complete copy lived, yet {done.view.lost}"))
+            self.views.append(done.view)
 
     def add_node(self) -> None:
         self.joined += 1
-        self.nodes.append(f"n{self.joined}")
-        self._decide(MemberJoined(f"n{self.joined}", self.joined))
-
-    def _look(self, member: Member, epoch: int) -> None:
-        """The member sees the views up to this one, one after the other."""
-        while member.view_epoch < epoch:
-            old, new = self.views[member.view_epoch - 1], self.views[member.view_epoch]
-            member.view_epoch += 1
-            for partition in (
-                *self._around(member.copy.partition)[0],
-                *self._around(member.copy.partition)[1],
-            ):
-                if partition in new and partition in old:
-                    for change in changes(old[partition], new[partition]):
-                        self._told_of(member, partition, change)
-            own = member.copy.partition
-            if own in new:
-                self._own_change(member, changes(old[own], new[own]))
-
-    def _told_of(self, member: Member, partition: Partition, change: Change) -> None:
-        if isinstance(change, Seated):
-            return
-        if isinstance(change, Fail):
-            # Whatever the dead one said and has not arrived is void.
-            member.known.pop(Copy(partition, change.slot), None)
-        self._drive(member, Edge(partition, change))
-
-    def _own_change(self, member: Member, own: list[Change]) -> None:
-        for change in own:
-            match change:
-                case Fail(slot) if slot is not member.copy.slot:
-                    self._drive(member, PairFailed())
-                case Avail(slot) if slot is not member.copy.slot:
-                    self._drive(member, PairAvailable())
-                case Activated(slot) if slot is member.copy.slot:
-                    self._drive(member, SeatConfirmed())
-
-    def _folded_in(self, member: Member) -> None:
-        self.caught_up += 1
-        self._decide(CopyCaughtUp(member.copy, member.epoch))
+        name = f"n{self.joined}"
+        self._add_process(name)
+        self._decide(MemberJoined(name, self.joined))
 
     # --- faults ------------------------------------------------------------------------------------------
 
     def may_kill(self, node: str) -> bool:
         """Whether every partition has a copy elsewhere that holds its whole state."""
-        for copy, member in self.members.items():
-            if member.node != node:
+        for copy in self.views[-1].copies_on(node) if self.views else []:
+            if self.views[-1].seat(copy).status is Status.STDBY:
                 continue
-            other = self.members.get(copy.other)
-            seat = self.views[-1][copy.partition].seats[copy.slot]
-            if seat.status is Status.STDBY:
-                continue
-            if other is None or other.node == node or not self._is_active(other):
+            other = self.views[-1].seat(copy.other)
+            if other.status is not Status.ACTIVE or other.node == node:
                 return False
         return True
-
-    def _is_active(self, member: Member) -> bool:
-        seat = self.views[-1][member.copy.partition].seats[member.copy.slot]
-        return seat.status is Status.ACTIVE and seat.epoch == member.epoch
 
     def kill(self, node: str) -> None:
         """The node is gone with everything on it."""
         self.story.append(f"KILL {node}")
         self.faults["kill"] += 1
-        self.nodes.remove(node)
-        for copy in [copy for copy, member in self.members.items() if member.node == node]:
-            self._end(copy)
+        self._end(node)
         self._decide(MemberLeft(node))
+
+    def crash_gateway(self) -> None:
+        """The gateway is gone, and starts again with its log and with what the sink holds."""
+        self.story.append("CRASH gateway")
+        self.faults["gateway crash"] += 1
+        self._end(GATEWAY)
+        self._add_process(GATEWAY)
+
+    def _end(self, name: str) -> None:
+        del self.processes[name]
+        for other in self.processes:
+            self._break(name, other)
+        for key in [key for key in self.links if key[1] == name]:
+            del self.links[key]
 
     def drain(self, node: str) -> None:
         """An operator wants the node empty. It stays a member and is given nothing any more."""
@@ -459,20 +440,22 @@ class ExchangeWorld:
         self.faults["drain"] += 1
         self._decide(Drain(node))
 
-    def _end(self, copy: Copy) -> None:
-        """This copy is no more, whatever became of its node."""
-        del self.members[copy]
-        for pair in [pair for pair in self.up if copy in pair]:
-            self._break(pair)
-        for key in [key for key in self.links if key[1] == copy]:
-            del self.links[key]
+    def move(self, copy: Copy, node: str) -> None:
+        """An operator wants a copy to sit elsewhere."""
+        self.story.append(f"MOVE {copy} to {node}")
+        self.faults["move"] += 1
+        self._decide(MoveCopy(copy, node))
 
     def break_one(self) -> None:
-        if self.up:
-            pair = self.random.choice(sorted(self.up, key=lambda pair: sorted(map(str, pair))))
-            self.story.append(f"BREAK {sorted(map(str, pair))}")
-            self.faults["break"] += 1
-            self._break(pair)
+        one, other = self.random.choice(sorted(combinations(sorted(self.processes), 2)))
+        self.story.append(f"BREAK {one} {other}")
+        self.faults["break"] += 1
+        self._break(one, other)
+        self._connect(one, other)
 
     def told(self, what: str) -> str:
         return f"seed {self.seed}: {what}\nlast steps:\n  " + "\n  ".join(self.story)
+
+
+def _pair(one: str, other: str) -> tuple[str, str]:
+    return (one, other) if one < other else (other, one)

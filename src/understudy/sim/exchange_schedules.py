@@ -6,9 +6,8 @@ from collections.abc import Callable
 from time import perf_counter
 
 from understudy.core.bucket import NOTHING
-from understudy.core.f_prod import FProd
+from understudy.core.outlet import Outlet
 from understudy.core.partition import Copy
-from understudy.core.partition_replica import PartitionReplica
 from understudy.core.view import Status
 from understudy.sim.checkers import Violation
 from understudy.sim.exchange import ExchangeWorld
@@ -57,11 +56,16 @@ def run_exchange(seed: int, shape: Shape | None = None) -> ExchangeWorld:
 
 def _fault(world: ExchangeWorld) -> None:
     chance = world.random.random()
-    seated = [n for n in world.nodes if any(m.node == n for m in world.members.values())]
-    if chance < 0.45:
+    seated = [n for n in world.nodes if world.views and world.views[-1].copies_on(n)]
+    if chance < 0.35:
         world.break_one()
-    elif chance < 0.55:
+    elif chance < 0.45:
+        world.crash_gateway()
+    elif chance < 0.5:
         world.drain(world.random.choice(world.nodes))
+    elif chance < 0.55 and seated:
+        copy = world.random.choice(world.views[-1].copies_on(world.random.choice(seated)))
+        world.move(copy, world.random.choice(world.nodes))
     elif able := [node for node in seated if world.may_kill(node)]:
         world.kill(world.random.choice(able))
         if world.random.random() < 0.8:
@@ -73,16 +77,13 @@ def check_converged(world: ExchangeWorld) -> None:
     last = max(world.expected, default=NOTHING)
     if world.sealed < len(world.inputs) or world.delivered < last:
         raise Violation("converged", world.told(f"delivered through {world.delivered} of {last}"))
-    for partition, view in world.views[-1].items():
+    for partition, view in world.views[-1].partitions.items():
         for slot, seat in view.seats.items():
             free = world.controller.eligible(Copy(partition, slot))
             if seat.status is not Status.ACTIVE and free:
                 raise Violation("converged", world.told(f"{partition} {slot.value} stays {seat.status.name}"))
-    for member in world.members.values():
-        machine = member.machine
-        outlets = machine.outlets if isinstance(machine, FProd) else {}
-        if isinstance(machine, PartitionReplica) and machine.status is not Status.STDBY:
-            outlets = machine.above.outlets
-        for outlet in outlets.values():
-            if len(outlet.buffer):
-                raise Violation("converged", world.told(f"{outlet.name} keeps {list(outlet.buffer)}"))
+    for process in world.processes.values():
+        for resident in process.host.residents.values():
+            for end in resident.ends.values():
+                if isinstance(end, Outlet) and len(end.buffer):
+                    raise Violation("converged", world.told(f"{end.name} keeps {list(end.buffer)}"))

@@ -55,8 +55,10 @@ class Cluster:
         self.run = run
         self._ends = contextlib.ExitStack()
 
-    def connect(self) -> Coordination:
-        connection = Coordination(self.server.address, self.run, session_timeout_ms=SESSION_TIMEOUT_MS)
+    def connect(self, view_type: type[Any] | None = None) -> Coordination[Any]:
+        connection: Coordination[Any] = Coordination(
+            self.server.address, self.run, session_timeout_ms=SESSION_TIMEOUT_MS, view_type=view_type
+        )
         self._ends.callback(connection.close)
         return connection
 

@@ -12,6 +12,7 @@ import sys
 
 from understudy.core.view import View
 from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.controllers import pair_controller
 from understudy.runtime.coordination.leader import Leadership
 
 address, run, name, *options = sys.argv[1:]
@@ -29,7 +30,7 @@ class MortalCoordination(Coordination):
 
 coordination = MortalCoordination(address, run, session_timeout_ms=1_000)
 if "lead" in options:
-    Leadership(coordination, name).start().await_leading(10.0)
+    Leadership(coordination, name, pair_controller("pair")).start().await_leading(10.0)
 coordination.join("node", name, {"pid": os.getpid()})
 print("ready", flush=True)
 signal.pause()

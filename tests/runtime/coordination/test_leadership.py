@@ -10,10 +10,13 @@ import pytest
 
 from understudy.core.controller import FoldedIn, MoveFailed, Suspected
 from understudy.core.errors import BrokenInvariant, PeerError
+from understudy.core.flux_events import CopyCaughtUp, CopyMoveFailed, CopySuspected
+from understudy.core.partition import Copy, Partition
 from understudy.core.view import Seat, Slot, Status, View
 from understudy.runtime.coordination.client import Coordination, Report
+from understudy.runtime.coordination.controllers import pair_controller
 from understudy.runtime.coordination.leader import Leadership
-from understudy.runtime.coordination.reports import event_of, written
+from understudy.runtime.coordination.reports import DrainWish, MoveWish, event_of, written
 
 pytestmark = pytest.mark.cluster
 
@@ -22,6 +25,7 @@ ACTIVE, DEAD, STDBY = Status.ACTIVE, Status.DEAD, Status.STDBY
 
 
 def candidate(cluster: Any, connection: Coordination, name: str, **options: Any) -> Leadership:
+    options = {"controller": pair_controller("pair"), **options}
     leadership = Leadership(connection, name, **options).start()
     cluster.undo(leadership.stop)
     return leadership
@@ -41,8 +45,24 @@ def statuses(prim: tuple[str, Status], sec: tuple[str, Status]) -> Callable[[Vie
     return lambda view: seats(view) == {"PRIM": prim, "SEC": sec}
 
 
+COPY = Copy(Partition("sessions", 3), SEC)
+
+
 @pytest.mark.parametrize(
-    "event", [Suspected("a", 3, "gateway"), FoldedIn(SEC, 4), MoveFailed(PRIM, 5)], ids=repr
+    "event",
+    [
+        Suspected("a", 3, "gateway"),
+        FoldedIn(SEC, 4),
+        MoveFailed(PRIM, 5),
+        CopyCaughtUp(COPY, 6),
+        CopyMoveFailed(COPY, 7),
+        CopySuspected(COPY, 8, "gateway"),
+        MoveWish(COPY.partition, SEC, "node-3", "7"),
+        MoveWish(COPY.partition, None, "node-3", "7"),
+        DrainWish("node-3", "8"),
+        DrainWish("node-3", "9", undo=True),
+    ],
+    ids=repr,
 )
 def test_a_report_arrives_as_it_was_written(event: Any) -> None:
     kind, facts = written(event)
@@ -51,7 +71,15 @@ def test_a_report_arrives_as_it_was_written(event: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "facts"),
-    [("gossip", {}), ("suspected", {"node": "a"}), ("folded_in", {"slot": "THIRD", "epoch": 1})],
+    [
+        ("gossip", {}),
+        ("suspected", {"node": "a"}),
+        ("folded_in", {"slot": "THIRD", "epoch": 1}),
+        ("copy_caught_up", {"fragment": "", "index": 0, "slot": "SEC", "epoch": 1}),
+        ("copy_suspected", {"fragment": "f", "index": -1, "slot": "SEC", "epoch": 1, "by": "x"}),
+        ("move", {"fragment": "f", "index": 0, "node": "a"}),
+        ("drain", {"node": "a", "id": "../view"}),
+    ],
 )
 def test_a_report_that_makes_no_sense_is_refused(kind: str, facts: dict[str, Any]) -> None:
     with pytest.raises(PeerError, match="r-1"):

@@ -65,7 +65,6 @@ class Gate:
         self.actor = Actor("boundary", self.failures.append)
         self.boundary = Boundary(
             settings,
-            "gateway",
             self.actor,
             self.around,
             recorder=Recorder(settings, "flow", "gateway"),

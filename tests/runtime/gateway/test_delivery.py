@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 
 import understudy as us
 from understudy.core.bucket import NOTHING, Bucket
+from understudy.core.history import parts_of
+from understudy.core.partition import Partition
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.payload import encode
 
@@ -38,6 +42,16 @@ def bucket(number: int, *values: int) -> Bucket:
     return Bucket(number, payload, len(payload))
 
 
+def bucket_of_parts(number: int, parts: dict[int, list[tuple[int, int]]]) -> Bucket:
+    """A bucket whose rows, of a value and a time in microseconds, come from several partitions."""
+    encoded = []
+    for index, rows in parts.items():
+        times = pa.array([at_us for _, at_us in rows], pa.timestamp("us", "UTC"))
+        table = pa.table({"v": pa.array([value for value, _ in rows], pa.int64()), "ts": times})
+        encoded.append((Partition("same", index), encode({"same": table})))
+    return Bucket(number, tuple(encoded), sum(len(payload) for _, payload in encoded))
+
+
 class Crash(Exception):
     """The process died here."""
 
@@ -45,11 +59,13 @@ class Crash(Exception):
 class Attempt:
     """One life of the delivery in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, digests: bool = True) -> None:
         self.reported: list[DeliveredRange] = []
         self.failures: list[BaseException] = []
         self.ended = threading.Event()
-        self.delivery = Delivery(flow_into(folder), folder, self.reported.append, self._failed)
+        self.delivery = Delivery(
+            flow_into(folder), folder, self.reported.append, self._failed, digests=digests
+        )
         self.position, self.unreported = self.delivery.recover()
         if self.unreported is not None:
             self.reported.append(self.unreported)
@@ -81,6 +97,44 @@ def test_what_is_put_is_delivered_in_order_and_reported(tmp_path: Path) -> None:
 def test_the_position_survives_stretches_without_rows(tmp_path: Path) -> None:
     Attempt(tmp_path).deliver(bucket(3, 30), bucket(9))
     assert Attempt(tmp_path).position == 9
+
+
+def test_a_bucket_in_parts_is_delivered_as_one_and_reported_part_by_part(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.deliver(
+        bucket_of_parts(3, {2: [(30, 7), (31, 9)], 10: [(32, 8)], 11: []}),
+        bucket_of_parts(4, {10: [(40, 1)]}),
+    )
+    assert attempt.failures == []
+    assert rows_in(tmp_path) == [30, 32, 31, 40], "within a bucket, by time"
+    (_, rows, text), (_, _, last) = [each for done in attempt.reported for each in done.buckets]
+    assert rows == 3
+    assert [name for name, _ in parts_of(text)] == ["same/2", "same/10"]
+    assert [name for name, _ in parts_of(last)] == ["same/10"]
+
+
+def test_a_bucket_in_parts_survives_a_crash_after_the_sink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Attempt(tmp_path)
+    writer = next(iter(first.delivery._sinks.values()))[1]
+    honest = writer.deliver
+
+    def crashing(buckets: Any, through: int) -> None:
+        honest(buckets, through)
+        raise Crash
+
+    monkeypatch.setattr(writer, "deliver", crashing)
+    first.deliver(bucket_of_parts(3, {0: [(30, 7)], 1: [(31, 6)]}))
+    second = Attempt(tmp_path)
+    assert (second.position, rows_in(tmp_path)) == (3, [31, 30])
+    assert [name for name, _ in parts_of(second.reported[0].buckets[0][2])] == ["same/0", "same/1"]
+
+
+def test_without_digests_rows_are_still_counted(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, digests=False)
+    attempt.deliver(bucket_of_parts(3, {0: [(30, 2)], 1: [(31, 1)]}))
+    assert [each for done in attempt.reported for each in done.buckets] == [(3, 2, "")]
 
 
 @pytest.mark.parametrize("crash_in", ["before the sink", "after the sink"])
@@ -119,3 +173,8 @@ def test_output_of_another_run_is_not_taken_for_its_own(tmp_path: Path) -> None:
     (tmp_path / "delivery.json").unlink()
     with pytest.raises(us.EnvironmentFailed, match="another run"):
         Attempt(tmp_path)
+
+
+def test_the_gateway_comes_up_without_spark() -> None:
+    program = "import sys, understudy.runtime.gateway.process; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -12,9 +12,12 @@ The slower one is refused, drops its machine and begins again from what is store
 **Nothing is forgotten.** A report is deleted only after the views that reflect it are published. If the
 leader dies in between, the next one reads the report again, and the machine finds that it is old news.
 
+**Operators' wishes** come as reports and are answered, see `wishes`.
+
 **Patience at the start.** A new leader cannot tell a member that died with the old leader from one whose
-session is just being made anew, after ZooKeeper itself was away for long. So it gives seated members that it
-has not seen yet one session timeout to appear. Suspicions are acted upon at once all the same.
+session is just being made anew, after ZooKeeper itself was away for long. So it gives members that the view
+names, and that it has not seen yet, one session timeout to appear. Suspicions are acted upon at once all the
+same.
 """
 
 from __future__ import annotations
@@ -23,19 +26,23 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from understudy.core.controller import Controller, Event, MemberJoined, MemberLeft
 from understudy.core.errors import PeerError
-from understudy.core.view import Slot
-from understudy.runtime.coordination.client import Coordination, Report, Superseded
+from understudy.core.flux_controller import FluxController
+from understudy.core.flux_events import Declined, FluxEvent, MoveCopy
+from understudy.core.flux_view import FluxView
+from understudy.core.view import View
+from understudy.runtime.coordination.client import Coordination, Report, Superseded, V
 from understudy.runtime.coordination.members import Member
-from understudy.runtime.coordination.reports import event_of
+from understudy.runtime.coordination.reports import DrainWish, MoveWish, Wish, event_of
 from understudy.runtime.coordination.session import AWAY, Closed
 from understudy.runtime.coordination.watched import Watched
+from understudy.runtime.coordination.wishes import answer_to, meant, put_answer
 
 log = logging.getLogger(__name__)
 
@@ -43,18 +50,19 @@ log = logging.getLogger(__name__)
 HOLD_BACK_S = 1.0
 
 
-class Leadership:
+class Leadership(Generic[V]):
     """A candidate for leadership, in a thread of its own from `start` to `stop`.
 
-    Members of `seat_kind` can take seats. `priority` 0 stands for election at once; each step above it waits
+    `controller` makes the machine from the stored view, at the beginning of every term. Members of
+    `seat_kind` can take seats. `priority` 0 stands for election at once; each step above it waits
     `HOLD_BACK_S` longer before its first attempt, so that the gateway leads when it is there at the start.
     """
 
     def __init__(
         self,
-        coordination: Coordination,
+        coordination: Coordination[V],
         name: str,
-        slots: Sequence[Slot] = (Slot.PRIM, Slot.SEC),
+        controller: Callable[[V | None], Controller | FluxController],
         seat_kind: str = "node",
         priority: int = 0,
     ) -> None:
@@ -64,7 +72,7 @@ class Leadership:
         self._coordination = coordination
         self._session = coordination.session
         self._path = f"{coordination.root}/leader"
-        self._slots = tuple(slots)
+        self._controller = controller
         self._seat_kind = seat_kind
         self._priority = priority
         self._grace_s = self._session.timeout_ms / 1000
@@ -83,7 +91,7 @@ class Leadership:
     def await_leading(self, timeout_s: float) -> bool:
         return self._leading.wait(timeout_s)
 
-    def start(self) -> Leadership:
+    def start(self) -> Leadership[V]:
         self._thread.start()
         return self
 
@@ -142,7 +150,7 @@ class Leadership:
 
     def _lead(self, session: int) -> None:
         stored = self._coordination.view()
-        term = _Term(self._coordination, Controller(self._slots, stored.view if stored else None))
+        term = _Term(self._coordination, self._controller(stored.view if stored else None))
         term.version = stored.version if stored else None
         patient_until = time.monotonic() + self._grace_s
         self._leading.set()
@@ -173,38 +181,84 @@ class Leadership:
 class _Term:
     """One term of office: the machine, the version of the stored view that it knows, and whom it has seen."""
 
-    def __init__(self, coordination: Coordination, controller: Controller) -> None:
+    def __init__(self, coordination: Coordination[Any], controller: Controller | FluxController) -> None:
         self.version: int | None = None
         self._coordination = coordination
         self._controller = controller
         self._seen: dict[str, int] = {}
 
     def follow_members(self, members: list[Member], patient: bool) -> bool:
-        """Tells the machine who left and who joined. True while seated members may still appear."""
+        """Tells the machine who left and who joined. True while members of the view may still appear."""
         there = {member.name: member.order for member in members}
-        view = self._controller.view
-        seated = [seat.node for seat in view.seats.values() if seat.alive] if view else []
-        unseen = [node for node in seated if node not in there and node not in self._seen]
+        named = _named(self._controller.view)
+        unseen = [node for node in named if node not in there and node not in self._seen]
         gone = [node for node in self._seen if node not in there]
         for node in gone if patient else gone + unseen:
             self._handle(MemberLeft(node))
-        for node, order in there.items():
+        # Those without a seat first: when the last of the others is there, everybody is known.
+        for node in sorted(there, key=lambda each: (each in named, there[each])):
             if node not in self._seen:
-                self._handle(MemberJoined(node, order))
+                self._handle(MemberJoined(node, there[node]))
         self._seen = there
         return patient and bool(unseen)
 
     def act_on(self, reports: list[Report]) -> None:
         for report in reports:
             try:
-                self._handle(event_of(report))
+                self._act_on(report)
             except Superseded:
                 raise
             except PeerError:
                 log.exception("a report was not understood; it is dropped")
             self._coordination.drop_report(report)
 
-    def _handle(self, event: Event) -> None:
-        for publish in self._controller.handle(event):
-            self.version = self._coordination.publish(publish.view, self.version)
-            log.info("%s: %s", event, publish.view)
+    def _act_on(self, report: Report) -> None:
+        event = event_of(report)
+        if not isinstance(event, MoveWish | DrainWish):
+            self._handle(event)
+        elif answer_to(self._coordination, event.id) is None:
+            put_answer(self._coordination, event.id, self._granted(event))
+
+    def _granted(self, wish: Wish) -> dict[str, Any]:
+        """The answer to a wish, after doing what it asks for."""
+        controller = self._controller
+        if not isinstance(controller, FluxController):
+            return {"ok": False, "why": "this run has no partitions"}
+        event = meant(wish, controller)
+        if isinstance(event, Declined):
+            return {"ok": False, "why": event.why}
+        declined = self._handle(event)
+        if declined is not None:
+            return {"ok": False, "why": declined.why}
+        epoch = controller.view.epoch if controller.view else 0
+        answer = {"ok": True, "epoch": epoch, "node": event.node}
+        return {**answer, "copy": str(event.copy)} if isinstance(event, MoveCopy) else answer
+
+    def _handle(self, event: Event | FluxEvent) -> Declined | None:
+        """Publishes what the event leads to; what the machine says if it declines."""
+        controller, declined = self._controller, None
+        if isinstance(controller, FluxController) and isinstance(event, FluxEvent):
+            for each in controller.handle(event):
+                if isinstance(each, Declined):
+                    declined = each
+                else:
+                    self._publish(event, each.view)
+        elif isinstance(controller, Controller) and isinstance(event, Event):
+            for publish in controller.handle(event):
+                self._publish(event, publish.view)
+        else:
+            raise PeerError(f"this run's controller does not know {event}")
+        return declined
+
+    def _publish(self, event: Event | FluxEvent, view: View | FluxView) -> None:
+        self.version = self._coordination.publish(view, self.version)
+        log.info("%s: %s", event, view.to_json())
+
+
+def _named(view: View | FluxView | None) -> list[str]:
+    """The nodes whose coming and going matters to a view."""
+    if view is None:
+        return []
+    if isinstance(view, FluxView):
+        return list(view.nodes_named)
+    return [seat.node for seat in view.seats.values() if seat.alive]

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from understudy.core.bucket import Bucket, BucketId
 from understudy.core.egress import Egress
 from understudy.core.errors import BrokenInvariant, Fenced, PeerError
+from understudy.core.host import GATEWAY
 from understudy.core.ingress import Ingress
 from understudy.core.instructions import Deliver, FoldedIn, Instruction, Send, Trimmed
 from understudy.core.messages import Attached, Delivered, Detached, From, Message, Sealed
@@ -31,7 +32,7 @@ from understudy.runtime.actor import Actor
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
-from understudy.runtime.transport.endpoint import Accepted, NotYet
+from understudy.runtime.transport.endpoint import Accepted, Endpoint, NotYet
 from understudy.runtime.transport.wire import Frame, messages_of
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,6 @@ class Boundary:
     def __init__(
         self,
         settings: RunSettings,
-        name: str,
         actor: Actor,
         surroundings: Surroundings,
         *,
@@ -69,7 +69,6 @@ class Boundary:
         delivered: BucketId,
     ) -> None:
         self._settings = settings
-        self._name = name
         self._actor = actor
         self._around = surroundings
         self._recorder = recorder
@@ -90,6 +89,35 @@ class Boundary:
     def running(self) -> bool:
         """Whether some replica sends output."""
         return self.egress is not None and self.egress.sender is not None
+
+    @property
+    def delivered_through(self) -> BucketId | None:
+        """What the sinks hold, as far as the replicas were told."""
+        return None if self.egress is None else self.egress.delivered
+
+    def status(self) -> dict[str, Any]:
+        """What an operator wants to know of it, as plain data."""
+        view, ingress, egress = self.view, self.ingress, self.egress
+        return {
+            "epoch": view.epoch if view else 0,
+            "lost": view.lost if view else None,
+            "seats": {
+                slot.value: {"node": seat.node, "status": seat.status.value, "epoch": seat.epoch}
+                for slot, seat in (view.seats.items() if view else ())
+            },
+            "sender": egress.sender.value if egress and egress.sender else None,
+            "delivered_through": self.delivered_through,
+            "buffered_buckets": len(ingress.buffer) if ingress else 0,
+            "buffered_bytes": ingress.buffer.size_bytes if ingress else 0,
+        }
+
+    def listen_on(self, endpoint: Endpoint) -> None:
+        """Answer replicas that connect to either end."""
+        for end in (INGRESS, EGRESS):
+            endpoint.handle(end, self.admit(end))
+
+    def end(self) -> None:
+        """Nothing is left to do: connections end with the endpoint."""
 
     def on_view(self, view: View) -> None:
         self._actor.post(self._view, view)
@@ -255,7 +283,7 @@ class Boundary:
         log.info("%s: %s", channel.name, why)
         self._recorder.detached(slot, end)
         self._handle(end, Detached(slot))
-        self._around.report("suspected", {"node": node, "epoch": channel.epoch, "by": self._name})
+        self._around.report("suspected", {"node": node, "epoch": channel.epoch, "by": GATEWAY})
 
     def _suspect_absent(self) -> None:
         """Report active replicas that stay away: a first report may have come when none could stand in."""
@@ -270,7 +298,7 @@ class Boundary:
                 if now - since > self._settings.silence_s:
                     self._absent_since[slot] = now
                     self._around.report(
-                        "suspected", {"node": seat.node, "epoch": seat.epoch, "by": self._name}
+                        "suspected", {"node": seat.node, "epoch": seat.epoch, "by": GATEWAY}
                     )
 
     # --- on the actor: data ------------------------------------------------------------------------------

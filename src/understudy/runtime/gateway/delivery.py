@@ -4,6 +4,9 @@ A thread takes everything that waits and delivers it as one range. Before a rang
 journal says which range it is; the sinks' own positions say afterwards whether it got there. So after a
 crash it is known exactly what was delivered, also for a range whose files were in place when the process
 died: it is recorded as delivered on the way up, and never delivered again.
+
+The buckets of a partitioned flow come in parts, one of each partition that has rows. What the sinks get is
+one bucket with all of them in the canonical order, so an output file does not tell how a flow was split.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import pyarrow as pa
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
-from understudy.runtime.payload import decode
+from understudy.runtime.payload import Part, decode, merged
 from understudy.runtime.recording import shown
 from understudy.runtime.sinks.opening import open_writer
 
@@ -51,11 +54,16 @@ class Delivery:
         folder: Path,
         on_delivered: Callable[[DeliveredRange], None],
         on_failure: Callable[[BaseException], None],
+        *,
+        digests: bool = True,
     ) -> None:
+        """Without `digests` what is reported has none: they cost time, and only a history needs them."""
         self._on_delivered = on_delivered
         self._on_failure = on_failure
         self._journal = folder / "delivery.json"
         self._sinks = {sink.name: (sink.input, open_writer(sink, folder)) for sink in flow.sinks.values()}
+        self._time = {name: fragment.time for name, fragment in flow.fragments.items()}
+        self._digests = digests
         self._position = NOTHING
         self._waiting: queue.SimpleQueue[Bucket | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="delivery", daemon=True)
@@ -133,11 +141,12 @@ class Delivery:
         for bucket in buckets:
             if bucket.empty:
                 continue
-            parts = decode(cast(bytes, bucket.payload))
+            streams = self._streams(bucket)
             for name, (fragment, _) in self._sinks.items():
-                if fragment in parts:
-                    tables[name].append((bucket.number, parts[fragment]))
-            summary.append(shown(bucket))
+                if fragment in streams:
+                    tables[name].append((bucket.number, streams[fragment]))
+            rows = sum(table.num_rows for table in streams.values())
+            summary.append(shown(bucket) if self._digests else (bucket.number, rows, ""))
         done = DeliveredRange(self._position, through, tuple(summary))
         if summary:
             self._write_journal(done)
@@ -146,6 +155,12 @@ class Delivery:
         self._position = through
         self._write_journal(None)
         self._on_delivered(done)
+
+    def _streams(self, bucket: Bucket) -> dict[str, pa.Table]:
+        """The rows of a bucket by the fragment that made them."""
+        if isinstance(bucket.payload, tuple):
+            return merged(cast(tuple[Part, ...], bucket.payload), self._time)
+        return decode(cast(bytes, bucket.payload))
 
     # --- the journal -------------------------------------------------------------------------------------
 

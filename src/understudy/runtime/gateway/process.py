@@ -13,19 +13,21 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId, end_of
-from understudy.core.view import Slot
+from understudy.core.host import GATEWAY
 from understudy.flow.loading import load
 from understudy.flow.policy import policy_named
 from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.controllers import flux_controller, pair_controller, view_type_of
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.members import Member
-from understudy.runtime.gateway.boundary import EGRESS, INGRESS, Boundary
+from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
+from understudy.runtime.gateway.flux_boundary import FluxBoundary
 from understudy.runtime.gateway.intake import Intake, now_us
 from understudy.runtime.process import Ending, finished_file
 from understudy.runtime.recording import Recorder
@@ -36,13 +38,8 @@ from understudy.runtime.transport.wire import Frame
 
 log = logging.getLogger(__name__)
 
-NAME = "gateway"
-FACT = "gateway"
-
-
-def slots_of(policy: str) -> tuple[Slot, ...]:
-    """The slots that a policy fills."""
-    return tuple(Slot)[: policy_named(policy).replicas]
+NAME = GATEWAY
+FACT = GATEWAY
 
 
 class Gateway:
@@ -56,7 +53,9 @@ class Gateway:
         self._stats = _Stats(self._flow.bucket_us)
         self._members: list[str] = []
         self._actor = Actor("boundary", ending.fail)
-        self._delivery = Delivery(self._flow, settings.path, self._delivered, ending.fail)
+        self._delivery = Delivery(
+            self._flow, settings.path, self._delivered, ending.fail, digests=settings.history
+        )
         position, unreported = self._delivery.recover()
         if unreported is not None:
             self._record(unreported)
@@ -64,33 +63,46 @@ class Gateway:
         self._endpoint = Endpoint(
             settings.host, settings.gateway_port, beat_s=settings.beat_s, silence_s=settings.silence_s
         )
-        self._coordination = Coordination(settings.zookeeper, settings.run)
-        self._boundary = Boundary(
-            settings,
-            NAME,
-            self._actor,
-            self,
-            recorder=self._recorder,
-            recovered=tuple(self._intake.recover()),
-            delivered=position,
+        self._coordination = Coordination(
+            settings.zookeeper, settings.run, view_type=view_type_of(settings.policy)
         )
+        self._boundary = self._made_boundary(tuple(self._intake.recover()), position)
+
+    def _made_boundary(self, recovered: Sequence[Bucket], delivered: BucketId) -> Boundary | FluxBoundary:
+        common = (self._settings, self._actor, self)
+        if policy_named(self._settings.policy).partitioned:
+            return FluxBoundary(
+                *common,
+                flow=self._flow,
+                recorder=self._recorder,
+                recovered=recovered,
+                delivered=delivered,
+                address_of=lambda _node: None,
+            )
+        return Boundary(*common, recorder=self._recorder, recovered=recovered, delivered=delivered)
+
+    def _controller(self) -> Callable[[Any], Any]:
+        if policy_named(self._settings.policy).partitioned:
+            return flux_controller(self._settings, self._flow)
+        return pair_controller(self._settings.policy)
 
     def run(self) -> None:
         """Work until the end."""
-        self._endpoint.handle(INGRESS, self._boundary.admit(INGRESS))
-        self._endpoint.handle(EGRESS, self._boundary.admit(EGRESS))
+        self._boundary.listen_on(self._endpoint)
         self._endpoint.handle("push", self._intake.admit)
         self._endpoint.handle("status", self._admit_status)
         self._endpoint.ready()
         facts = {"flight": self._endpoint.address, "pid": os.getpid()}
         self._coordination.put_fact(FACT, facts)
         leadership = Leadership(
-            self._coordination, NAME, slots_of(self._settings.policy), seat_kind="node", priority=0
+            self._coordination, NAME, self._controller(), seat_kind="node", priority=0
         ).start()
         membership = self._coordination.join("gateway", f"{NAME}.{os.getpid()}", facts)
         self._delivery.start()
         self._coordination.watch_members(self._on_members)
-        self._coordination.watch_view(self._boundary.on_view)
+        # What is decided from here on waits for this gateway; what was decided before, it must know.
+        self._coordination.await_newest()
+        self._coordination.watch_view(cast("Callable[[Any], None]", self._boundary.on_view))
         self._intake.start()
         self._recorder.begun()
         reading = finished = False
@@ -111,6 +123,7 @@ class Gateway:
         finally:
             # The machines first: what they still say concerns a log that is open.
             self._actor.end()
+            self._boundary.end()
             self._intake.end()
             self._delivery.end()
             if finished:
@@ -123,12 +136,12 @@ class Gateway:
 
     def _finished(self) -> bool:
         last = self._intake.last_bucket
-        egress = self._boundary.egress
+        delivered = self._boundary.delivered_through
         if last == NOTHING:
             # Every source ended without a single row.
             return True
         # The empty stretch after the last row is long; to be somewhere in it is to have delivered every row.
-        return last is not None and egress is not None and egress.delivered > last + self._ahead() // 2
+        return last is not None and delivered is not None and delivered > last + self._ahead() // 2
 
     def _ahead(self) -> int:
         return max(0, self._intake.sealed_through - (self._intake.last_bucket or 0))
@@ -178,25 +191,14 @@ class Gateway:
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know, as plain data."""
-        view = self._boundary.view
-        ingress, egress = self._boundary.ingress, self._boundary.egress
         return {
             "run": self._settings.run,
             "flow": self._flow.name,
             "policy": self._settings.policy,
             "at_us": now_us(),
-            "epoch": view.epoch if view else 0,
-            "lost": view.lost if view else None,
-            "seats": {
-                slot.value: {"node": seat.node, "status": seat.status.value, "epoch": seat.epoch}
-                for slot, seat in (view.seats.items() if view else ())
-            },
+            **self._boundary.status(),
             "members": self._members,
-            "sender": egress.sender.value if egress and egress.sender else None,
             "sealed_through": self._intake.sealed_through,
-            "delivered_through": egress.delivered if egress else None,
-            "buffered_buckets": len(ingress.buffer) if ingress else 0,
-            "buffered_bytes": ingress.buffer.size_bytes if ingress else 0,
             "log_bytes": self._intake.log_bytes,
             "rows_in": self._intake.rows_in,
             "late": self._intake.late(),

@@ -44,12 +44,12 @@ from understudy.core.view import Activated, Avail, Fail, Slot, Status, View, cha
 from understudy.engine.interface import Snapshot
 from understudy.engine.segment import Segment
 from understudy.runtime.actor import Actor
-from understudy.runtime.node.link import Link
 from understudy.runtime.node.mover import send_state
-from understudy.runtime.node.worker import Worker
+from understudy.runtime.node.worker import SegmentWork, Worker
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
+from understudy.runtime.transport.link import Link
 from understudy.runtime.transport.wire import Frame, messages_of
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class SeatTaken:
             output_bytes_max=settings.output_bytes_max,
         )
         self._actor = Actor("replica", on_failure)
-        self._worker = Worker(segment, self)
+        self._worker = Worker(SegmentWork(segment), self)
         self._links = {
             end: Link(
                 end,
@@ -252,11 +252,11 @@ class SeatTaken:
 
     # --- the worker --------------------------------------------------------------------------------------
 
-    def produced(self, buckets: Sequence[Bucket]) -> None:
-        self._recorder.produced(buckets)
+    def produced(self, output: Sequence[Bucket]) -> None:
+        self._recorder.produced(output)
 
         def put() -> None:
-            for bucket in buckets:
+            for bucket in output:
                 self._handle(Produced(bucket))
 
         self._actor.post(put)

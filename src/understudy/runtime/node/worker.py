@@ -1,6 +1,7 @@
-"""The worker: the thread that drives a node's engine, one task at a time.
+"""The worker: the thread that drives an engine, one task at a time.
 
-Processing a group: decode its payloads, advance the segment, encode its output.
+Processing a group: decode its payloads, advance the engine, encode its output. What the engine is, a whole
+flow or one partition of a fragment, is the business of a `Work`.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
 from understudy.core.bucket import Bucket, BucketId
 from understudy.engine.interface import Snapshot
-from understudy.engine.segment import Segment, SegmentAdvanced
+from understudy.engine.segment import Segment
 from understudy.runtime.payload import decode, encode
 
 log = logging.getLogger(__name__)
+
+Output = TypeVar("Output")
+Output_co = TypeVar("Output_co", covariant=True)
+Output_contra = TypeVar("Output_contra", contravariant=True)
 
 
 @dataclass
@@ -35,10 +40,19 @@ class WorkerStats:
     last_group_buckets: int = 0
 
 
-class WorkerOwner(Protocol):
+class Work(Protocol[Output_co]):
+    """What a worker does with its engine."""
+
+    def process(self, buckets: Sequence[Bucket], stats: WorkerStats) -> Output_co:
+        """Take in a group; returns what came out. Counts rows in the stats."""
+
+    def snapshot(self, into: Path) -> Snapshot: ...
+
+
+class WorkerOwner(Protocol[Output_contra]):
     """Who the worker works for. All calls come from the worker's thread."""
 
-    def produced(self, buckets: Sequence[Bucket]) -> None: ...
+    def produced(self, output: Output_contra) -> None: ...
 
     def processed(self) -> None: ...
 
@@ -47,11 +61,11 @@ class WorkerOwner(Protocol):
     def failed(self, error: BaseException) -> None: ...
 
 
-class Worker:
-    """Runs tasks on a segment in order."""
+class Worker(Generic[Output]):
+    """Runs tasks on an engine in order."""
 
-    def __init__(self, segment: Segment, owner: WorkerOwner) -> None:
-        self._segment = segment
+    def __init__(self, work: Work[Output], owner: WorkerOwner[Output]) -> None:
+        self._work = work
         self._owner = owner
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
@@ -82,6 +96,25 @@ class Worker:
 
     def _process(self, buckets: Sequence[Bucket]) -> None:
         began = time.monotonic()
+        self._owner.produced(self._work.process(buckets, self.stats))
+        self.stats.groups += 1
+        self.stats.last_group_buckets = len(buckets)
+        self.stats.last_group_ms = (time.monotonic() - began) * 1_000
+        self._owner.processed()
+
+    def _snapshot(self, into: Path) -> None:
+        began = time.monotonic()
+        snapshot = self._work.snapshot(into)
+        self._owner.snapshot_taken(snapshot, int((time.monotonic() - began) * 1e6))
+
+
+class SegmentWork:
+    """A whole flow: sources' buckets in, sinks' buckets out."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+
+    def process(self, buckets: Sequence[Bucket], stats: WorkerStats) -> list[Bucket]:
         tables: dict[str, list[pa.Table]] = {}
         for bucket in buckets:
             if bucket.payload is not None:
@@ -89,29 +122,20 @@ class Worker:
                     tables.setdefault(source, []).append(table)
         inputs = {source: pa.concat_tables(parts) for source, parts in tables.items()}
         before = self._segment.through
-        self._bring_out(before, self._segment.advance(inputs, buckets[-1].number))
-        self.stats.groups += 1
-        self.stats.rows_in += sum(table.num_rows for table in inputs.values())
-        self.stats.last_group_buckets = len(buckets)
-        self.stats.last_group_ms = (time.monotonic() - began) * 1_000
-        self._owner.processed()
-
-    def _bring_out(self, before: BucketId, advanced: SegmentAdvanced) -> None:
-        buckets = [
-            Bucket(number, payload, len(payload))
-            for number in sorted(advanced.buckets)
-            for payload in [encode(advanced.buckets[number])]
-        ]
-        if advanced.through > (buckets[-1].number if buckets else before):
+        advanced = self._segment.advance(inputs, buckets[-1].number)
+        stats.rows_in += sum(table.num_rows for table in inputs.values())
+        stats.rows_out += sum(t.num_rows for tables in advanced.buckets.values() for t in tables.values())
+        out = [made_of(number, advanced.buckets[number]) for number in sorted(advanced.buckets)]
+        if advanced.through > (out[-1].number if out else before):
             # No more rows, but the boundary moved on.
-            buckets.append(Bucket(advanced.through))
-        self.stats.rows_out += sum(
-            table.num_rows for tables in advanced.buckets.values() for table in tables.values()
-        )
-        if buckets:
-            self._owner.produced(buckets)
+            out.append(Bucket(advanced.through))
+        return out
 
-    def _snapshot(self, into: Path) -> None:
-        began = time.monotonic()
-        snapshot = self._segment.snapshot(into)
-        self._owner.snapshot_taken(snapshot, int((time.monotonic() - began) * 1e6))
+    def snapshot(self, into: Path) -> Snapshot:
+        return self._segment.snapshot(into)
+
+
+def made_of(number: BucketId, tables: Mapping[str, pa.Table]) -> Bucket:
+    """A bucket that holds these tables."""
+    payload = encode(tables)
+    return Bucket(number, payload, len(payload))

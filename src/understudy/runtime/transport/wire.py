@@ -20,7 +20,17 @@ import pyarrow as pa
 
 from understudy.core.bucket import Bucket
 from understudy.core.errors import PeerError
-from understudy.core.messages import Ack, CSync, Data, Message, PSync, Reverse
+from understudy.core.messages import (
+    Ack,
+    CSync,
+    Data,
+    Folded,
+    Message,
+    Pause,
+    Paused,
+    PSync,
+    Reverse,
+)
 
 PROTOCOL = "understudy/1"
 
@@ -31,12 +41,15 @@ BODIES = pa.schema([pa.field("body", pa.large_binary())])
 MESSAGE_BYTES_MAX = 8 * 2**20
 
 
+Bodies = tuple[bytes | memoryview | pa.Buffer | None, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One Flight message: a head and its bodies."""
 
     head: Mapping[str, Any]
-    bodies: tuple[bytes | memoryview | pa.Buffer | None, ...] = field(default=(), repr=False)
+    bodies: Bodies = field(default=(), repr=False)
 
     @property
     def kind(self) -> str:
@@ -140,6 +153,12 @@ def _control_frame(message: Message) -> Frame:
             return Frame({"kind": "csync", "version": version, "through": through})
         case PSync(version):
             return Frame({"kind": "psync", "version": version})
+        case Pause():
+            return Frame({"kind": "pause"})
+        case Paused():
+            return Frame({"kind": "paused"})
+        case Folded(version):
+            return Frame({"kind": "folded", "version": version})
     raise PeerError(f"{message} has no form on the wire")
 
 
@@ -161,6 +180,12 @@ def messages_of(frame: Frame) -> list[Message]:
                 return [CSync(_int(head["version"]), _int(head["through"]))]
             case "psync":
                 return [PSync(_int(head["version"]))]
+            case "pause":
+                return [Pause()]
+            case "paused":
+                return [Paused()]
+            case "folded":
+                return [Folded(_int(head["version"]))]
     except (KeyError, TypeError, ValueError) as error:
         raise PeerError(f"a malformed {frame.kind!r} message: {str(dict(head))[:200]} ({error})") from error
     raise PeerError(f"there is no message of the kind {frame.kind!r}")

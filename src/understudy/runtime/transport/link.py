@@ -1,7 +1,7 @@
-"""A link: a replica's connection to one end of the gateway, made again whenever it breaks.
+"""A link: a connection that this process makes, and makes again whenever it breaks.
 
-The gateway may be killed and started again at any time. A link keeps trying, for as long as its seat lasts,
-and says hello with where the replica stands at that moment.
+The gateway, for one, may be killed and started again at any time. A link keeps trying until it is ended, and
+says hello with where its owner stands at that moment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LinkOwner(Protocol):
 
 
 class Link:
-    """Keeps one connection to the gateway alive until `end`."""
+    """Keeps one connection alive until `end`. `end_name` is what its owner calls the other side."""
 
     def __init__(
         self,
@@ -48,8 +48,10 @@ class Link:
         epoch: int,
         beat_s: float,
         silence_s: float,
+        purpose: str | None = None,
     ) -> None:
         self._end_name = end_name
+        self._purpose = purpose or end_name
         self._owner = owner
         self._address = address
         self._epoch = epoch
@@ -81,7 +83,7 @@ class Link:
             except ConnectionError:
                 self._over.wait(RETRY_S)
             except Refused as why:
-                log.warning("the gateway refused the %s link: %s", self._end_name, why)
+                log.warning("the %s link was refused: %s", self._end_name, why)
                 self._over.wait(RETRY_REFUSED_S)
             except Fenced as why:
                 self._owner.link_fenced(self._end_name, str(why))
@@ -104,7 +106,7 @@ class Link:
 
         connect(
             address,
-            self._end_name,
+            self._purpose,
             {**self._owner.link_hello(self._end_name), "serial": self._attempts},
             on_open=opened,
             on_frame=lambda frame: self._owner.link_frame(self._end_name, box[0], frame),

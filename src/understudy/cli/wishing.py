@@ -1,0 +1,102 @@
+"""An operator's wish from the command line: sent to whoever leads the run, answered, and followed.
+
+Following only looks at views. To stop looking stops nothing else.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from understudy.cli.folders import existing_folder
+from understudy.cli.interruption import Interruption
+from understudy.core.flux_view import FluxView
+from understudy.core.view import Status
+from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.policy import policy_named
+from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.reports import Wish
+from understudy.runtime.coordination.wishes import asked
+from understudy.runtime.settings import RunSettings
+
+DONE, DECLINED = 0, 1
+ANSWER_TIMEOUT_S = 10.0
+#: When nobody is catching up and nothing has been decided for this long, nothing will be soon.
+STALLED_S = 5.0
+_CONNECT_TIMEOUT_S = 3.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Look:
+    """How far a wish has come, in a sentence; `done` says how it ended, None while it goes on."""
+
+    sentence: str
+    done: bool | None = None
+
+
+@contextmanager
+def connected(arguments: Namespace) -> Iterator[Coordination[FluxView]]:
+    """A connection to the partitioned run that a command names. Raises `UserError` if it is none."""
+    settings = RunSettings.load(existing_folder(arguments.folder))
+    if not policy_named(settings.policy).partitioned:
+        raise UserError(
+            f"Run {settings.run} has policy {settings.policy!r}, under which a node runs the whole flow: "
+            "there are no partitions to move. Start it with --policy flux."
+        )
+    with Coordination(
+        settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S, view_type=FluxView
+    ) as coordination:
+        yield coordination
+
+
+def answered(coordination: Coordination[FluxView], wish: Wish) -> dict[str, Any] | None:
+    """What the leader answers to a wish; None if it declines, which is told here."""
+    answer = asked(coordination, wish, ANSWER_TIMEOUT_S)
+    if answer is None:
+        raise EnvironmentFailed(
+            f"Nobody leads run {coordination.run} now: there was no answer within {ANSWER_TIMEOUT_S:.0f} s. "
+            "The wish waits and is looked at when somebody leads again."
+        )
+    if answer["ok"]:
+        return answer
+    why = str(answer["why"])
+    print(f"declined: {why}{'' if why.endswith('.') else '.'}", file=sys.stderr)
+    return None
+
+
+def follow(coordination: Coordination[FluxView], since: int, look: Callable[[FluxView], Look]) -> int:
+    """Tell how a wish goes on from the view of that epoch, until it is done or hopeless; the exit code."""
+    views: queue.SimpleQueue[FluxView] = queue.SimpleQueue()
+    coordination.watch_view(views.put)
+    said, moving = "", True
+    news_s = time.monotonic()
+    with Interruption() as interruption:
+        while not interruption.asked:
+            try:
+                view = views.get(timeout=_POLL_S)
+            except queue.Empty:
+                if not moving and time.monotonic() - news_s > STALLED_S:
+                    print(
+                        "Nothing is moving: no node can take the next copy. Add a node, or ask again later."
+                    )
+                    return DECLINED
+                continue
+            if view.epoch < since:
+                continue
+            news_s = time.monotonic()
+            moving = any(seat.status is Status.STDBY for seat in view.seats.values())
+            seen = look(view)
+            if seen.sentence != said:
+                said = seen.sentence
+                print(f"{said} (epoch {view.epoch})", flush=True)
+            if seen.done is not None:
+                return DONE if seen.done else DECLINED
+    print("No longer following; what was begun goes on.")
+    return interruption.exit_code

@@ -1,0 +1,204 @@
+"""The mesh: one connection between any two processes of a partitioned flow that need one.
+
+Nodes call the gateway, and of two nodes the one with the greater name calls the other, so there is never a
+question of which connection counts. A connection that breaks is made again for as long as both ends are
+needed. What is heard of a connection comes to the owner in order, on the owner's actor: up, then parcels,
+then down, and the next one only after that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from understudy.core.errors import PeerError
+from understudy.core.host import GATEWAY
+from understudy.core.parcels import Parcel
+from understudy.runtime.actor import Actor
+from understudy.runtime.settings import RunSettings
+from understudy.runtime.transport.channel import Channel
+from understudy.runtime.transport.endpoint import Accepted, Endpoint
+from understudy.runtime.transport.link import Link
+from understudy.runtime.transport.parcels import frames_of_parcel, parcel_of
+from understudy.runtime.transport.wire import Frame
+
+log = logging.getLogger(__name__)
+
+PURPOSE = "peer"
+
+
+class MeshOwner(Protocol):
+    """Whom the mesh serves. All calls come on the owner's actor."""
+
+    def peer_up(self, node: str) -> None: ...
+
+    def peer_down(self, node: str) -> None: ...
+
+    def parcel_arrived(self, node: str, parcel: Parcel) -> None: ...
+
+    def frame_arrived(self, node: str, frame: Frame) -> None:
+        """A frame that is not of the protocol: word of how somebody is doing."""
+
+
+class Mesh:
+    """The connections of one process. Methods with a leading underscore, `want`, `send` and `cut` belong to
+    the actor.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: RunSettings,
+        actor: Actor,
+        owner: MeshOwner,
+        address_of: Callable[[str], str | None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._actor = actor
+        self._owner = owner
+        self._address_of = address_of
+        self._links: dict[str, Link] = {}
+        self._channels: dict[str, Channel] = {}
+        self._newest: dict[str, int] = {}
+        self._absent_since: dict[str, float] = {}
+        self._ended = False
+
+    def listen_on(self, endpoint: Endpoint) -> None:
+        endpoint.handle(PURPOSE, self._admit)
+
+    def end(self) -> None:
+        """Close everything. Called when the actor has ended."""
+        self._ended = True
+        for link in self._links.values():
+            link.end()
+        for channel in list(self._channels.values()):
+            channel.close("this process is going away")
+
+    # --- on the owner's actor ----------------------------------------------------------------------------
+
+    def want(self, nodes: set[str]) -> None:
+        """Keep connections to these processes, and no others of this side's making."""
+        for node in nodes - self._links.keys():
+            if self._calls(node) and not self._ended:
+                self._links[node] = Link(
+                    node,
+                    self,
+                    lambda node=node: self._address_of(node),  # type: ignore[misc]
+                    epoch=0,
+                    beat_s=self._settings.beat_s,
+                    silence_s=self._settings.silence_s,
+                    purpose=PURPOSE,
+                )
+                self._links[node].start()
+        for node in self._links.keys() - nodes:
+            self._links.pop(node).end()
+        now_s = time.monotonic()
+        for node in nodes:
+            if node not in self._channels:
+                self._absent_since.setdefault(node, now_s)
+        self._absent_since = {n: since for n, since in self._absent_since.items() if n in nodes}
+
+    def _calls(self, node: str) -> bool:
+        return self._name != GATEWAY and (node == GATEWAY or self._name > node)
+
+    def absent(self, longer_than_s: float) -> list[str]:
+        """Wanted processes that were not to be reached for so long. Each is named once in that time."""
+        now_s = time.monotonic()
+        found = [node for node, since in self._absent_since.items() if now_s - since > longer_than_s]
+        for node in found:
+            self._absent_since[node] = now_s
+        return found
+
+    def send(self, node: str, parcel: Parcel) -> None:
+        channel = self._channels.get(node)
+        if channel is not None:
+            channel.send(*frames_of_parcel(parcel))
+
+    def tell(self, node: str, frame: Frame) -> None:
+        channel = self._channels.get(node)
+        if channel is not None:
+            channel.send(frame)
+
+    def cut(self, node: str, why: str) -> None:
+        channel = self._channels.get(node)
+        if channel is not None:
+            channel.close(why)
+
+    def _opened(self, node: str, channel: Channel, serial: int) -> None:
+        if channel.closed or self._ended:
+            return
+        if serial <= self._newest.get(node, 0):
+            # Its caller gave this one up before it made the next; it was only slow to arrive.
+            channel.close("a newer connection is there")
+            return
+        self._newest[node] = serial
+        former = self._channels.pop(node, None)
+        if former is not None:
+            former.close("a newer connection took its place")
+            self._owner.peer_down(node)
+        self._channels[node] = channel
+        self._absent_since.pop(node, None)
+        self._owner.peer_up(node)
+
+    def _arrived(self, node: str, channel: Channel, frame: Frame) -> None:
+        if self._channels.get(node) is not channel or channel.closed:
+            return
+        if frame.kind == "stats":
+            self._owner.frame_arrived(node, frame)
+            return
+        try:
+            parcel = parcel_of(frame)
+        except PeerError as problem:
+            channel.close(f"it broke the protocol: {problem}")
+            return
+        self._owner.parcel_arrived(node, parcel)
+
+    def _closed(self, node: str, channel: Channel | None, why: str) -> None:
+        if channel is None or self._channels.get(node) is not channel:
+            return
+        del self._channels[node]
+        self._absent_since[node] = time.monotonic()
+        log.info("the connection to %s is gone: %s", node, why)
+        self._owner.peer_down(node)
+
+    # --- connections that others make --------------------------------------------------------------------
+
+    def _admit(self, hello: Mapping[str, Any]) -> Accepted:
+        node, serial = hello.get("node"), hello.get("serial")
+        if not isinstance(node, str) or not node or type(serial) is not int:
+            raise PeerError("a process must name itself and number its attempts")
+        box: list[Channel] = []
+
+        def opened(channel: Channel) -> None:
+            box.append(channel)
+            self._actor.post(self._opened, node, channel, serial)
+
+        return Accepted(
+            on_open=opened,
+            on_frame=lambda frame: self._actor.post(self._arrived, node, box[0], frame),
+            on_closed=lambda why: self._actor.post(self._closed, node, box[0] if box else None, why),
+            name=node,
+        )
+
+    # --- connections of this side's making: called from their links' threads -----------------------------
+
+    def link_hello(self, end: str) -> Mapping[str, Any]:
+        return {"node": self._name}
+
+    def link_up(self, end: str, channel: Channel) -> None:
+        self._actor.post(self._called, end, channel)
+
+    def _called(self, node: str, channel: Channel) -> None:
+        self._opened(node, channel, self._newest.get(node, 0) + 1)
+
+    def link_frame(self, end: str, channel: Channel, frame: Frame) -> None:
+        self._actor.post(self._arrived, end, channel, frame)
+
+    def link_down(self, end: str, channel: Channel | None, why: str) -> None:
+        self._actor.post(self._closed, end, channel, why)
+
+    def link_fenced(self, end: str, why: str) -> None:
+        log.warning("%s does not let this process in: %s", end, why)

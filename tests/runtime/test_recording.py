@@ -1,0 +1,175 @@
+"""What a process notes down of the copies it holds, and that the judge can put it together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from understudy.core.bucket import NOTHING, Bucket
+from understudy.core.flux_view import FluxView
+from understudy.core.history import (
+    ArrivedRecord,
+    HandedRecord,
+    InstalledRecord,
+    ProducedRecord,
+    Record,
+    SnapshotRecord,
+    ViewRecord,
+    parts_of,
+    read,
+)
+from understudy.core.partition import Copy, Partition
+from understudy.core.topology import EGRESS, INGRESS
+from understudy.core.view import Seat, Slot, Status, View
+from understudy.engine.interface import Snapshot
+from understudy.runtime import recording
+from understudy.runtime.payload import encode
+from understudy.runtime.recording import Recorder, shown
+from understudy.runtime.settings import RunSettings
+from understudy.sim.judge import judge
+
+SESSIONS = [Copy(Partition("sessions", index), Slot.PRIM) for index in (0, 1)]
+
+
+def settings(folder: Path, *, history: bool = True) -> RunSettings:
+    return RunSettings("run", "flow.py", str(folder), "localhost:1", history=history)
+
+
+def table(*values: int, share: float = 0.5) -> pa.Table:
+    return pa.table({"v": list(values), "share": [share] * len(values)})
+
+
+def bucket(number: int, tables: Mapping[str, pa.Table]) -> Bucket:
+    payload = encode(tables)
+    return Bucket(number, payload, len(payload))
+
+
+def together(number: int, parts: Mapping[Partition, Bucket]) -> Bucket:
+    """What the merge hands out: one bucket with the parts of several producers."""
+    return Bucket(number, tuple((partition, part.payload) for partition, part in parts.items()), 1)
+
+
+def written(folder: Path, process: str) -> list[Record]:
+    with settings(folder).history_file(process).open() as lines:
+        return list(read(lines))[1:]  # type: ignore[arg-type]
+
+
+def test_every_copy_has_its_own_place_in_its_input(tmp_path: Path) -> None:
+    recorder = Recorder(settings(tmp_path), "flow", "n1")
+    recorder.handed_to(SESSIONS[0], [bucket(1, {"a": table(1)}), Bucket(4)])
+    recorder.handed_to(SESSIONS[1], [together(2, {INGRESS: bucket(2, {"a": table(1)})})])
+    recorder.installed_in(SESSIONS[1], 7, 3)
+    recorder.handed_to(SESSIONS[0], [Bucket(6)])
+    recorder.handed_to(SESSIONS[1], [Bucket(6)])
+    first, second = map(str, SESSIONS)
+    facts = [
+        (each.of, each.after, each.through, each.numbers)
+        for each in written(tmp_path, "n1")
+        if isinstance(each, HandedRecord)
+    ]
+    assert facts == [
+        (first, NOTHING, 4, (1,)),
+        (second, NOTHING, 2, (2,)),
+        (first, 4, 6, ()),
+        (second, 3, 6, ()),
+    ]
+
+
+def test_a_delivered_bucket_shows_the_digests_that_its_producers_noted_down(tmp_path: Path) -> None:
+    recorder = Recorder(settings(tmp_path), "flow", "n1")
+    parts = {
+        Partition("stats", 10): bucket(3, {"stats": table(1, 2)}),
+        Partition("stats", 2): bucket(3, {"stats": table(3)}),
+        Partition("both", 0): bucket(3, {"x": table(4), "y": table(5)}),
+        Partition("stats", 3): bucket(3, {"stats": table()}),
+    }
+    for partition, part in parts.items():
+        recorder.produced_for(Copy(partition, Slot.SEC), EGRESS, [Bucket(2), part])
+    made = {
+        each.of.removesuffix(":SEC"): each.digest
+        for each in written(tmp_path, "n1")
+        if isinstance(each, ProducedRecord) and each.to == "<egress>/0" and each.rows
+    }
+    number, rows, text = shown(together(3, parts))
+    assert (number, rows) == (3, 5)
+    assert [name for name, _ in parts_of(text)] == ["both/0", "stats/2", "stats/10"]
+    assert dict(parts_of(text)) == made
+
+
+def test_different_rows_show_and_the_last_digits_of_floats_do_not() -> None:
+    def text(stats: pa.Table) -> str:
+        return shown(together(3, {Partition("stats"): bucket(3, {"stats": stats})}))[2]
+
+    assert text(table(1, 2)) == text(table(1, 2, share=0.5000001))
+    assert text(table(1, 2)) != text(table(2, 1))
+    assert shown(together(3, {Partition("stats"): bucket(3, {"stats": table()})})) == (3, 0, "")
+
+
+def test_views_states_and_arrivals_name_partitions_and_copies(tmp_path: Path) -> None:
+    recorder = Recorder(settings(tmp_path), "flow", "gateway")
+    seats = {Slot.PRIM: Seat("n1", 1, Status.ACTIVE), Slot.SEC: Seat("n2", 1, Status.ACTIVE)}
+    view = FluxView(1, {copy.partition: View(1, seats) for copy in SESSIONS})
+    recorder.flux_view(view)
+    recorder.flux_view(view)
+    recorder.snapshot_of(SESSIONS[0], 5, Snapshot(tmp_path, "d", 8, 7, 900), 40)
+    recorder.installed_in(SESSIONS[1], 5, 8)
+    recorder.arrived(Partition("stats", 1), [bucket(3, {"stats": table(1, 2)}), Bucket(4)])
+    recorder.arrived(Partition("stats", 1), [])
+    facts = [(each.seats if isinstance(each, ViewRecord) else each) for each in written(tmp_path, "gateway")]
+    copies = [f"sessions/{index}:{slot}" for index in (0, 1) for slot in ("PRIM", "SEC")]
+    assert facts[0] == tuple((c, "n1" if c.endswith("PRIM") else "n2", 1, "ACTIVE") for c in copies)
+    snapshot, installed, arrived = facts[1:]
+    assert isinstance(snapshot, SnapshotRecord)
+    assert (snapshot.of, snapshot.through, snapshot.bytes) == ("sessions/0:PRIM", 8, 900)
+    assert isinstance(installed, InstalledRecord)
+    assert (installed.of, installed.through) == ("sessions/1:PRIM", 8)
+    assert isinstance(arrived, ArrivedRecord)
+    assert (arrived.partition, arrived.through, arrived.rows) == ("stats/1", 4, 2)
+
+
+def test_a_restarted_process_does_not_record_a_view_again(tmp_path: Path) -> None:
+    seats = {Slot.PRIM: Seat("n1", 1, Status.ACTIVE), Slot.SEC: Seat("n2", 1, Status.ACTIVE)}
+    for _ in range(2):
+        Recorder(settings(tmp_path), "flow", "gateway").flux_view(
+            FluxView(1, {Partition("a"): View(1, seats)})
+        )
+    assert [each.kind for each in written(tmp_path, "gateway")] == ["view"]
+
+
+def test_what_was_recorded_of_a_partitioned_run_is_judged_clean(tmp_path: Path) -> None:
+    source = bucket(1, {"packets": table(1, 2)})
+    gateway = Recorder(settings(tmp_path), "flow", "gateway")
+    gateway.sealed([source])
+    parts = {copy.partition: bucket(1, {"sessions": table(copy.partition.index)}) for copy in SESSIONS}
+    for copy in SESSIONS:
+        gateway.produced_for(Copy(INGRESS, Slot.PRIM), copy.partition, [source])
+        for slot, process in ((Slot.PRIM, "n1"), (Slot.SEC, "n2")):
+            node = Recorder(settings(tmp_path), "flow", process)
+            node.handed_to(Copy(copy.partition, slot), [together(1, {INGRESS: source})])
+            node.produced_for(Copy(copy.partition, slot), EGRESS, [parts[copy.partition]])
+    gateway.delivered(NOTHING, 1, [shown(together(1, parts))])
+    gateway.ended()
+    verdict = judge((tmp_path / "history").glob("*.jsonl"))
+    assert verdict.findings == []
+    assert (verdict.delivered, verdict.partitions, verdict.copies) == (1, 2, 4)
+
+
+def test_without_a_history_nothing_is_computed_or_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def computed(*_: object, **__: object) -> None:
+        raise AssertionError("a payload was looked into")
+
+    monkeypatch.setattr(recording, "decode", computed)
+    monkeypatch.setattr(recording, "digest_of", computed)
+    recorder = Recorder(settings(tmp_path, history=False), "flow", "n1")
+    made = bucket(1, {"a": table(1)})
+    recorder.sealed([made])
+    recorder.handed_to(SESSIONS[0], [made])
+    recorder.produced_for(SESSIONS[0], EGRESS, [made])
+    recorder.arrived(Partition("sessions"), [made])
+    recorder.installed_in(SESSIONS[0], 1, 1)
+    assert list(tmp_path.iterdir()) == []
