@@ -129,12 +129,14 @@ def test_a_move_that_fails_on_the_way_ends_with_1(run: Run, capsys: pytest.Captu
     assert "sessions/0:PRIM cannot move to node-3.1 any more" in capsys.readouterr().out
 
 
-def test_ctrl_c_ends_the_following_and_not_the_move(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupt(view: FluxView) -> None:
-        if view.seat(COPY).status is Status.STDBY:
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+def test_ctrl_c_ends_the_following_and_not_the_move(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted_look(view: FluxView, copy: Copy, node: str) -> wishing.Look:
+        os.kill(os.getpid(), signal.SIGINT)
+        return look_at_move(view, copy, node)
 
-    run.coordination.watch_view(interrupt)
+    monkeypatch.setattr("understudy.cli.move.look", interrupted_look)
     assert main(["move", "sessions/0:PRIM", "node-3", run.folder]) == 130
     assert "what was begun goes on" in capsys.readouterr().out
     assert run.view.wanted == {COPY: "node-3.1"}

@@ -311,7 +311,7 @@ class FluxController:
         """A standby for every dead seat of the level that a node can take."""
         view = self._current
         filled: dict[Partition, View] = {}
-        load = {node: len(view.copies_on(node)) for node in self.members}
+        load = {node: view.load.get(node, 0) for node in self.members}
         for copy in (Copy(partition, slot) for partition in level for slot in Slot):
             if view.seat(copy).alive or view.seat(copy.other).status is not Status.ACTIVE:
                 continue

@@ -14,8 +14,10 @@ An operator's wishes are part of the view, so that a new leader goes on with the
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -65,10 +67,16 @@ class FluxView:
             for slot, seat in view.seats.items()
         }
 
+    @cached_property
+    def load(self) -> Mapping[str, int]:
+        """How many copies live on each node that has any."""
+        seats = (seat for view in self.partitions.values() for seat in view.seats.values())
+        return MappingProxyType(Counter(seat.node for seat in seats if seat.alive))
+
     @property
     def nodes_alive(self) -> tuple[str, ...]:
         """The names with a living seat."""
-        return tuple(sorted({seat.node for seat in self.seats.values() if seat.alive}))
+        return tuple(sorted(self.load))
 
     @property
     def nodes_named(self) -> tuple[str, ...]:
@@ -85,7 +93,12 @@ class FluxView:
 
     def copies_on(self, node: str) -> list[Copy]:
         """The copies that live on a node, lowest partition first."""
-        return [copy for copy, seat in self.seats.items() if seat.alive and seat.node == node]
+        return [
+            Copy(partition, slot)
+            for partition, view in self.partitions.items()
+            for slot, seat in view.seats.items()
+            if seat.alive and seat.node == node
+        ]
 
     def copy_on_fuller_node(self, partition: Partition) -> Copy:
         """The copy of a partition that had better move away: it lives on the node with more copies."""
@@ -94,7 +107,7 @@ class FluxView:
             if self.seat(copy).status is not Status.ACTIVE:
                 # The other one may hold the only state, and must stay.
                 return copy
-        return max(copies, key=lambda copy: len(self.copies_on(self.seat(copy).node)))
+        return max(copies, key=lambda copy: self.load[self.seat(copy).node])
 
     def to_json(self) -> str:
         views = [[p.fragment, p.index, json.loads(view.to_json())] for p, view in self.partitions.items()]

@@ -197,14 +197,16 @@ class ExchangeWorld:
             case "work", Worker() as worker:
                 self._work(worker)
             case "view", Process() as process:
-                # Whoever starts reads the newest view; of later ones, some are never seen.
-                epoch = self.random.randint(process.view_epoch + 1, len(self.views))
-                epoch = epoch if process.view_epoch else len(self.views)
-                self._drive(process, ViewSeen(self.views[epoch - 1]))
+                self._drive(process, ViewSeen(self.views[self._epoch_for(process) - 1]))
                 if process.name == GATEWAY and self.trimmed_anew(process):
                     self._recover(process)
             case _:
                 self._seal()
+
+    def _epoch_for(self, process: Process) -> int:
+        """Whoever starts reads the newest view; of later ones, some are never seen."""
+        epoch = self.random.randint(process.view_epoch + 1, len(self.views))
+        return epoch if process.view_epoch else len(self.views)
 
     def trimmed_anew(self, gateway: Process) -> bool:
         """Whether the gateway's ingress exists and has been given nothing yet."""
@@ -290,7 +292,8 @@ class ExchangeWorld:
                 worker.work.append(Snap())
             case ShipPartition(state):
                 assert worker.snapshot is not None
-                worker.work.append(Shipment(state, worker.snapshot, worker.moving_to))
+                sums = tuple(sorted(worker.snapshot.items()))
+                worker.work.append(Shipment(state, sums, worker.moving_to))
             case CaughtUp():
                 self.caught_up += 1
                 self._decide(CopyCaughtUp(worker.copy, worker.epoch))

@@ -59,7 +59,7 @@ class Shipment:
     """A state on its way to the standby that sits in the other seat since this epoch."""
 
     state: PartitionState
-    sums: Mapping[int, int]
+    sums: tuple[tuple[int, int], ...]
     to_epoch: int
 
 

@@ -22,13 +22,11 @@ Some steps are not choices; they are taken as soon as they can be:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 
 from understudy.core.bucket import Bucket
 from understudy.core.buffer import Acks
-from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.messages import Ack
 from understudy.core.view import Status
 from understudy.sim.checkers import Reference, Violation
@@ -46,11 +44,9 @@ from understudy.sim.items import (
     Up,
     WantState,
 )
+from understudy.sim.search import Explored, Move, search
 from understudy.sim.state import clone, freeze
 from understudy.sim.world import World
-
-Move = tuple[str, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -76,18 +72,6 @@ class Bounds:
     states_max: int = 0
 
 
-@dataclass(slots=True)
-class Explored:
-    """What an exploration saw."""
-
-    states: int = 0
-    steps: int = 0
-    ends: int = 0
-    commuted: int = 0
-    seconds: float = 0.0
-    whole: bool = True
-
-
 @dataclass(frozen=True, slots=True)
 class Faults:
     kills: int
@@ -101,59 +85,44 @@ class Faults:
 
 @dataclass(slots=True)
 class _Visit:
-    """One state: the world, the faults left, a hash per process, and what led here from the one before."""
+    """One state: the world, the faults left, and a hash per process."""
 
     world: World
     faults: Faults
     frozen: dict[str, int] = field(default_factory=dict)
     mark: int = 0
-    path: list[Move] = field(default_factory=list)
-    moves: Iterator[Move] = field(default_factory=lambda: iter(()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A pair of replicas as a space to search."""
+
+    bounds: Bounds
+
+    def mark(self, visit: _Visit) -> int:
+        return visit.mark
+
+    def moves(self, visit: _Visit) -> list[Move]:
+        return _moves(visit)
+
+    def after(self, visit: _Visit, move: Move, path: list[Move]) -> _Visit:
+        return _after(visit, move, self.bounds, path)
+
+    def seen(self, visit: _Visit, moves: Sequence[Move]) -> int:
+        if not moves:
+            check_converged(visit.world)
+        return _prove_quiet(visit, moves, self.bounds) if self.bounds.prove_quiet else 0
+
+    def told(self, move: Move) -> Move:
+        return move
 
 
 def explore(bounds: Bounds, *, progress: Callable[[Explored], None] | None = None) -> Explored:
     """Visit every reachable state. Raises `Violation` with the path that led to it."""
-    explored = Explored()
-    began = perf_counter()
     faults = Faults(bounds.kills, bounds.gateway_crashes, bounds.flaps)
-    first = _Visit(_steady(bounds), faults, path=[("begin",)])
+    first = _Visit(_steady(bounds), faults)
     _fingerprint(first, set())
-    seen = {first.mark}
-    first.moves = iter(_moves(first))
-    stack = [first]
-    while stack:
-        move = next(stack[-1].moves, None)
-        if move is None:
-            stack.pop()
-            continue
-        explored.steps += 1
-        path: list[Move] = []
-        try:
-            after = _after(stack[-1], move, bounds, path)
-            if after.mark in seen:
-                continue
-            seen.add(after.mark)
-            moves = _moves(after)
-            if not moves:
-                explored.ends += 1
-                check_converged(after.world)
-            if bounds.prove_quiet:
-                explored.commuted += _prove_quiet(after, moves, bounds)
-        except (Violation, PeerError, BrokenInvariant) as error:
-            raise _explained(error, [step for visit in stack for step in visit.path] + path) from error
-        after.moves = iter(moves)
-        stack.append(after)
-        explored.states = len(seen)
-        if explored.states % 1_000 == 0:
-            explored.seconds = perf_counter() - began
-            if progress is not None:
-                progress(explored)
-        if bounds.states_max and explored.states >= bounds.states_max:
-            explored.whole = False
-            break
-    explored.states = len(seen)
-    explored.seconds = perf_counter() - began
-    return explored
+    return search(_Pair(bounds), first, states_max=bounds.states_max, progress=progress)
 
 
 def _steady(bounds: Bounds) -> World:
@@ -241,7 +210,7 @@ def _quiet(world: World, channel: Channel, item: Item) -> bool:
     return False
 
 
-def _prove_quiet(visit: _Visit, moves: list[Move], bounds: Bounds) -> int:
+def _prove_quiet(visit: _Visit, moves: Sequence[Move], bounds: Bounds) -> int:
     """Try every quiet step in both orders with every other one; raises unless all commute. How many did."""
     if not visit.faults.spent:
         return 0
@@ -296,7 +265,7 @@ def _after(visit: _Visit, move: Move, bounds: Bounds, path: list[Move]) -> _Visi
     while (forced := _forced(world, faults, bounds)) is not None:
         path.append(("forced", *forced))
         _step(world, forced, owned)
-    after = _Visit(world, faults, visit.frozen, path=path)
+    after = _Visit(world, faults, visit.frozen)
     _fingerprint(after, owned)
     return after
 
@@ -338,9 +307,3 @@ def _fingerprint(visit: _Visit, changed: set[str]) -> None:
     channels: frozenset[tuple[Channel, object]] = frozenset(world.channels.items())
     facts: Hashable = (frozenset(visit.frozen.items()), channels, frozenset(world.open), visit.faults)
     visit.mark = hash(facts)
-
-
-def _explained(error: Exception, path: list[Move]) -> Violation:
-    invariant = error.invariant if isinstance(error, Violation) else "sound"
-    steps = "\n".join(f"  {number:>4} {' '.join(move)}" for number, move in enumerate(path))
-    return Violation(invariant, f"{error}\nthe path:\n{steps}")

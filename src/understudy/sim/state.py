@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import fields
 from enum import Enum
 from typing import Any, TypeVar
 
 from understudy.core.buffer import MarkedBuffer, _Entry
 from understudy.core.controller import Controller
+from understudy.core.f_cons import FCons
+from understudy.core.flux_controller import FluxController
+from understudy.core.host import Host, Resident
 from understudy.core.machine import Machine
+from understudy.core.merge import Merge
+from understudy.core.s_cons import SCons
 from understudy.sim.control import ControllerProcess
 from understudy.sim.engine import SimEngine
+from understudy.sim.exchange_flow import Sums
+from understudy.sim.exchange_process import Process, Worker
 from understudy.sim.gateway import Disk, Gateway
 from understudy.sim.node import Node
 
@@ -24,9 +32,14 @@ T = TypeVar("T")
 #: Types whose values are their own copy and their own frozen form.
 _PLAIN = frozenset({int, str, bool, float, type(None), tuple, frozenset})
 
-_MUTABLE = (Machine, MarkedBuffer, _Entry, Controller, ControllerProcess, SimEngine, Disk, Gateway, Node)
+_PAIR = (Controller, ControllerProcess, SimEngine, Disk, Gateway, Node)
+_EXCHANGE = (Host, Resident, Merge, FluxController, Process, Worker, Sums)
+_MUTABLE = (Machine, MarkedBuffer, _Entry, *_PAIR, *_EXCHANGE)
 _known: dict[type, bool] = {}
-_STORY = frozenset({"_story", "_events_handled", "caught_up", "setup", "name"})
+#: What never changes, and what only tells of the past.
+_STORY = frozenset(
+    {"_story", "_events_handled", "caught_up", "setup", "name", "topology", "limits", "layout", "_out"}
+)
 
 
 def clone(value: T) -> T:
@@ -76,13 +89,15 @@ def freeze(value: Any) -> Hashable:
     if kind is list or kind is deque:
         return tuple(value)
     if _walked(kind):
-        return tuple(freeze(each) for name, each in _fields(value) if name not in _STORY and name != "above")
+        # What is above a consumer belongs to its replica, where it is looked at.
+        left_out = _STORY | {"above"} if isinstance(value, SCons | FCons) else _STORY
+        return tuple(freeze(each) for name, each in _fields(value) if name not in left_out)
     if isinstance(value, Enum):
         return value.value  # type: ignore[no-any-return]
     return value  # type: ignore[no-any-return]
 
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, _Entry):
-        return [("bucket", value.bucket), ("marks", value.marks)]
+    if isinstance(value, _Entry | FluxController):
+        return [(each.name, getattr(value, each.name)) for each in fields(value)]
     return list(vars(value).items())
