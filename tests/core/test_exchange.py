@@ -132,9 +132,40 @@ def inlet() -> Inlet:
     """An inlet of the secondary dataflow with both producers attached."""
     made = Inlet("inlet", BOTH, own=SEC)
     assert made.handle(Attached(PRIM)) == [Send(PRIM, Reverse(made.received))]
-    made.handle(Attached(SEC))
+    assert made.handle(Attached(SEC)) == [Send(SEC, Reverse(made.received))]
+    assert made.handle(From(SEC, Data(bucket(0)))) == [Take(bucket(0)), Send(PRIM, Pause())]
     made.handle(From(PRIM, Paused()))
     return made
+
+
+def test_a_copy_of_the_own_dataflow_that_is_behind_takes_over_with_its_first_news() -> None:
+    made = Inlet("inlet", BOTH, own=SEC)
+    made.handle(Attached(PRIM))
+    made.handle(From(PRIM, Data(bucket(4))))
+    assert made.handle(Attached(SEC)) == [Send(SEC, Reverse(4))]
+    assert made.handle(From(PRIM, Data(bucket(5)))) == [Take(bucket(5))], "the other goes on sending"
+    assert made.handle(From(SEC, Data(bucket(5)))) == []
+    assert made.sender is PRIM
+    assert made.handle(From(SEC, Data(bucket(6)))) == [Take(bucket(6)), Send(PRIM, Pause())]
+    assert made.sender is SEC
+    assert made.handle(From(PRIM, Data(bucket(7)))) == [], "sent before it heard of the pause"
+
+
+def test_if_the_sender_dies_while_another_is_courted_that_one_need_not_be_asked_again() -> None:
+    made = Inlet("inlet", BOTH, own=SEC)
+    made.handle(Attached(PRIM))
+    made.handle(Attached(SEC))
+    made.handle(From(PRIM, Data(bucket(4))))
+    assert made.handle(Detached(PRIM)) == []
+    assert made.handle(From(SEC, Data(bucket(4)))) == [], "it is here already"
+    assert made.handle(From(SEC, Data(bucket(5)))) == [Take(bucket(5))]
+
+
+def test_numbers_of_one_sender_rise() -> None:
+    made = inlet()
+    made.handle(From(SEC, Data(bucket(4))))
+    with pytest.raises(PeerError, match="sent bucket 3 after 4"):
+        made.handle(From(SEC, Data(bucket(3))))
 
 
 def test_an_inlet_takes_from_its_own_dataflow_and_acknowledges_to_both_when_handed_on() -> None:
@@ -156,12 +187,13 @@ def test_what_was_sent_before_a_pause_is_not_looked_at_even_if_the_sender_was_as
     made = inlet()
     made.handle(From(SEC, Data(bucket(4))))
     made.handle(Detached(SEC))
-    assert made.handle(Attached(SEC)) == [Send(PRIM, Pause()), Send(SEC, Reverse(4))]
-    assert made.handle(Detached(SEC)) == [Send(PRIM, Reverse(4))]
-    # Of the first request; 5 and 6 came while the other one was to send.
+    made.handle(Attached(SEC))
+    assert made.handle(From(SEC, Data(bucket(5)))) == [Take(bucket(5)), Send(PRIM, Pause())]
+    assert made.handle(Detached(SEC)) == [Send(PRIM, Reverse(5))]
+    # Of the first request; 6 came while the other one was to send.
     assert made.handle(From(PRIM, Data(bucket(7)))) == []
     made.handle(From(PRIM, Paused()))
-    assert made.handle(From(PRIM, Data(bucket(5)))) == [Take(bucket(5))]
+    assert made.handle(From(PRIM, Data(bucket(6)))) == [Take(bucket(6))]
 
 
 @pytest.mark.parametrize("order", [(PRIM, SEC), (SEC, PRIM)])
@@ -179,9 +211,10 @@ def test_a_newcomer_of_the_own_dataflow_sends_once_both_have_named_its_checkpoin
     assert made.handle(From(second, PSync(1))) == [
         Send(SEC, Ack(4)),
         FoldedIn(SEC),
-        Send(PRIM, Pause()),
         Send(SEC, Reverse(4)),
     ]
+    assert made.sender is PRIM
+    assert made.courted is SEC
 
 
 # --- merge -----------------------------------------------------------------------------------------------

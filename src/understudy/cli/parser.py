@@ -197,8 +197,9 @@ def _simulate(commands: Any) -> None:
         "simulate",
         "run the protocols under random faults in virtual time",
         "One seed makes one schedule. A seed that fails is printed and can be run again. With --explore, "
-        "every schedule of a world of so many buckets is tried instead.",
-        "understudy simulate --policy pair --seeds 1000",
+        "every schedule of a world of so many buckets is tried instead: of one pair, or with the policy "
+        "flux of a pair of producers and a pair of consumers.",
+        "understudy simulate --policy pair --seeds 1000\n  understudy simulate --policy flux --explore 1",
     )
     made.add_argument("--policy", choices=_SIMULATED, default="pair", help="the policy to try")
     made.add_argument("--seeds", type=_count(1), default=1000, metavar="N", help="how many seeds (1000)")

@@ -16,8 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from understudy.flow.errors import UserError
 from understudy.sim.checkers import Violation
 from understudy.sim.exchange_schedules import simulate_exchange
-from understudy.sim.explore import Bounds, Explored, explore
+from understudy.sim.explore import Bounds, explore
+from understudy.sim.explore_quartet import QuartetBounds, explore_quartet
 from understudy.sim.random_schedules import Summary, simulate
+from understudy.sim.search import Explored
 
 T = TypeVar("T")
 
@@ -41,23 +43,26 @@ def execute(arguments: Namespace) -> int:
 
 
 def _explore(arguments: Namespace) -> int:
-    if arguments.policy != "pair":
-        raise UserError(f"--explore knows the policy pair only, not {arguments.policy}.")
-    bounds = Bounds(
-        buckets=arguments.explore,
-        spares=arguments.kills,
-        kills=arguments.kills,
-        gateway_crashes=arguments.gateway_crashes,
-    )
+    tell = _now_and_then(_explored_so_far)
+    buckets, kills, crashes = arguments.explore, arguments.kills, arguments.gateway_crashes
+    if arguments.policy == "flux" and crashes:
+        raise UserError("--explore with the policy flux knows kills only; leave out --gateway-crashes.")
     try:
-        explored = explore(bounds, progress=_now_and_then(_explored_so_far))
+        match arguments.policy:
+            case "pair":
+                small = Bounds(buckets=buckets, spares=kills, kills=kills, gateway_crashes=crashes)
+                explored = explore(small, progress=tell)
+            case "flux":
+                explored = explore_quartet(QuartetBounds(buckets=buckets, kills=kills), progress=tell)
+            case other:
+                raise UserError(f"--explore knows the policies pair and flux, not {other}.")
     except Violation as violation:
         print(violation)
         return 1
     print(
-        f"every schedule of {bounds.buckets} buckets with {bounds.kills} kills and {bounds.gateway_crashes} "
-        f"gateway crashes at any point: {explored.states:,} states, {explored.steps:,} steps, "
-        f"{explored.ends:,} ends in {explored.seconds:.0f} s, no violation"
+        f"every schedule of {buckets} buckets with {kills} kills and {crashes} gateway crashes at any point: "
+        f"{explored.states:,} states, {explored.steps:,} steps, {explored.ends:,} ends in "
+        f"{explored.seconds:.0f} s, no violation"
     )
     return 0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from understudy.core.bucket import Bucket
+from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.errors import require
 from understudy.core.instructions import FoldedIn, Instruction, Send, SendTo
 from understudy.core.messages import Attached, Detached, Folded, From
@@ -37,11 +37,15 @@ class ProducedFor:
 
 
 def across(
-    partition: Partition, instructions: Iterable[Instruction], versions: Mapping[Slot, int | None]
+    partition: Partition,
+    instructions: Iterable[Instruction],
+    versions: Mapping[Slot, int | None],
+    produced_through: BucketId = NOTHING,
 ) -> list[Instruction]:
     """What one end of an edge asks for, with the partition that its slots are of.
 
-    A newcomer is told that it was folded in: only it can know when all have done so.
+    A newcomer is told that it was folded in, and how far a producer is: only it can know when all have done
+    so, and when it has caught up with them.
     """
     told: list[Instruction] = []
     for instruction in instructions:
@@ -52,7 +56,7 @@ def across(
                 version = versions[slot]
                 require(version is not None, f"{slot.value} of {partition} was folded in without a version")
                 assert version is not None
-                told.append(SendTo(Copy(partition, slot), Folded(version)))
+                told.append(SendTo(Copy(partition, slot), Folded(version, produced_through)))
             case _:
                 told.append(instruction)
     return told

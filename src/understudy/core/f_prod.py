@@ -79,7 +79,7 @@ class FProd(Machine):
 
     def _drive(self, partition: Partition, event: object) -> list[Instruction]:
         outlet = self.outlets[partition]
-        return across(partition, outlet.handle(event), outlet.version)
+        return across(partition, outlet.handle(event), outlet.version, outlet.buffer.produced_through)
 
     def state(self) -> tuple[tuple[Partition, OutletState], ...]:
         return tuple((partition, outlet.state()) for partition, outlet in self.outlets.items())

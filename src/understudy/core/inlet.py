@@ -7,6 +7,12 @@ to both copies, by one number, what it has handed to its engine. What it has rec
 not acknowledged, so it is in no checkpoint, and nothing needs to be drained before one is taken: that is
 what the paper's distributed pause before state movement is for.
 
+*Courting.* When the copy in its own dataflow is there and another one sends, the inlet asks its own as well
+and goes on with the other: a newcomer may be behind, and waiting for it would be a silence. What the newcomer
+sends of what is here already is left out. With the first bucket that is news it becomes the sender, and the
+other is asked to stop. Both were asked for everything after some number at or before what is here, and both
+have the same rows under the same numbers, so whichever brings the next bucket, nothing lies between.
+
 A copy that is asked to stop answers `Paused`, and what comes from it before that answer is not looked at:
 it may have been asked again meanwhile, and what it sent on the first request would leave a gap before what
 it sends on the second.
@@ -15,9 +21,9 @@ it sends on the second.
 copy is asked for the rest. Numbers rise, so nothing is taken twice whoever sends.
 
 *Catch-up of a producer.* Both copies say `PSync(v)`; the order makes no difference. A newcomer that both
-have spoken for is acknowledged to from then on, and asked to send if it belongs to this dataflow,
-regardless of which copy sent before. If the active copy dies before both have spoken, the newcomer's word
-is enough: its state holds or will produce whatever this consumer has not acknowledged.
+have spoken for is acknowledged to from then on, and courted if it belongs to this dataflow. If the active
+copy dies before both have spoken, the newcomer's word is enough: its state holds or will produce whatever
+this consumer has not acknowledged.
 """
 
 from __future__ import annotations
@@ -60,10 +66,13 @@ class Inlet(Machine):
         self.own = own
         self.attached: set[Slot] = set()
         self.sender: Slot | None = None
+        self.courted: Slot | None = None
         self.received = through
         self.taken = through
         self.version: dict[Slot, int | None] = dict.fromkeys(self.status)
         self._pausing: dict[Slot, int] = dict.fromkeys(self.status, 0)
+        #: The last number that each copy sent since it was asked.
+        self._heard: dict[Slot, BucketId] = dict.fromkeys(self.status, through)
 
     def _handle(self, event: object) -> list[Instruction]:
         match event:
@@ -99,13 +108,25 @@ class Inlet(Machine):
     # --- normal case -------------------------------------------------------------------------------------
 
     def _data(self, slot: Slot, bucket: Bucket) -> list[Instruction]:
-        if slot is not self.sender or self._pausing[slot]:
+        if slot not in (self.sender, self.courted) or self._pausing[slot]:
             # Sent before that copy heard that another one sends now, or that it is asked anew.
             return []
+        if bucket.number <= self._heard[slot]:
+            raise PeerError(f"{slot.value} sent bucket {bucket.number} after {self._heard[slot]}")
+        self._heard[slot] = bucket.number
         if bucket.number <= self.received:
-            raise PeerError(f"{slot.value} sent bucket {bucket.number} after {self.received}")
+            # It is behind, and another one brought this already.
+            return []
         self.received = bucket.number
-        return [Take(bucket)]
+        return [Take(bucket), *(self._won() if slot is self.courted else [])]
+
+    def _won(self) -> list[Instruction]:
+        """The courted copy is as far as the sender: it sends from now on."""
+        former, self.sender, self.courted = self.sender, self.courted, None
+        if former is None:
+            return []
+        self._pausing[former] += 1
+        return [Send(former, Pause())]
 
     def _take(self, through: BucketId) -> list[Instruction]:
         require(self.taken <= through <= self.received, f"{through} was taken of {self.received} received")
@@ -123,34 +144,43 @@ class Inlet(Machine):
         if self.status[slot] is Status.STDBY:
             return []
         self.version[slot] = version
-        if self.sender is slot:
-            # The same copy over a new connection: what was on its way is gone, so it begins again.
-            self.sender = None
+        # The same copy over a new connection: what was on its way is gone, so it begins again.
+        self._forget(slot)
         # It may be a newcomer that never heard it, because the last connection broke.
         again: list[Instruction] = [FoldedIn(slot)] if version else []
         return [*again, *self._acknowledge(slot), *self._fold_in(), *self._choose_sender()]
 
     def _detach(self, slot: Slot) -> list[Instruction]:
         self.attached.discard(slot)
-        if self.sender is slot:
-            self.sender = None
+        self._forget(slot)
         return self._choose_sender()
 
+    def _forget(self, slot: Slot) -> None:
+        if self.sender is slot:
+            self.sender = None
+        if self.courted is slot:
+            self.courted = None
+
     def _choose_sender(self) -> list[Instruction]:
-        """Have the copy of this dataflow send if it can, else keep the sender there is, else ask another."""
+        """Keep the sender there is, else take the courted one, else ask another; court the copy of this
+        dataflow.
+        """
         candidates = [slot for slot in self.status if slot in self.attached and self._active(slot)]
-        former = self.sender
-        if self.own in candidates:
-            self.sender = self.own
-        elif former not in candidates:
-            self.sender = candidates[0] if candidates else None
-        if self.sender is former or self.sender is None:
-            return []
-        ask = Send(self.sender, Reverse(self.received))
-        if former is None or former not in self.attached:
-            return [ask]
-        self._pausing[former] += 1
-        return [Send(former, Pause()), ask]
+        told: list[Instruction] = []
+        if self.sender is None and self.courted is not None:
+            self.sender, self.courted = self.courted, None
+        if self.sender is None and candidates:
+            self.sender = self.own if self.own in candidates else candidates[0]
+            told += self._ask(self.sender)
+        if self.own in candidates and self.own not in (self.sender, self.courted):
+            assert self.own is not None
+            self.courted = self.own
+            told += self._ask(self.own)
+        return told
+
+    def _ask(self, slot: Slot) -> list[Instruction]:
+        self._heard[slot] = self.received
+        return [Send(slot, Reverse(self.received))]
 
     def _acknowledge(self, slot: Slot) -> list[Instruction]:
         return [Send(slot, Ack(self.taken))] if self.taken > NOTHING else []
@@ -187,3 +217,6 @@ class Inlet(Machine):
         if self.sender is not None:
             require(self.sender in self.attached, f"{self.sender.value} is to send but is not attached")
             require(self._active(self.sender), f"{self.sender.value} sends but is not active")
+        if self.courted is not None:
+            require(self.sender not in (None, self.courted), f"{self.courted.value} is courted for nothing")
+            require(self.courted in self.attached, f"{self.courted.value} is courted and is not attached")

@@ -76,9 +76,13 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """To a newcomer: this end of the connection has folded in the one with checkpoint `version`."""
+    """To a newcomer: this end of the connection has folded in the one with checkpoint `version`.
+
+    A producer has produced everything `through` a number by then: so far the newcomer has to catch up.
+    """
 
     version: int
+    through: BucketId = NOTHING
 
     def __post_init__(self) -> None:
         _whole(self.version, "a checkpoint's version")

@@ -95,6 +95,7 @@ class Outlet(Machine):
                     self.buffer.ack(number, slot, self.required)
             case From(slot, Reverse(through)):
                 self._expect_attached(slot, event)
+                self._expect_kept(slot, through)
                 self._asked[slot] = through
                 self._start(slot)
             case From(slot, Pause()):
@@ -187,9 +188,8 @@ class Outlet(Machine):
     def _start(self, slot: Slot) -> None:
         """Send what a consumer has asked for, unless it is a newcomer: what it needs may not be kept yet."""
         if self.status[slot] is not Status.STDBY and slot in self._asked:
-            through = self._asked.pop(slot)
-            self._expect_kept(slot, through)
-            self.buffer.rewind(slot, after=through)
+            # It may have acknowledged more since it asked, having got that from the other copy.
+            self.buffer.rewind(slot, after=self._asked.pop(slot))
             self.sending.add(slot)
 
     # --- connections -------------------------------------------------------------------------------------
@@ -224,7 +224,8 @@ class Outlet(Machine):
 
     def _expect_kept(self, slot: Slot, through: BucketId) -> None:
         """A consumer that asks for what all have acknowledged has lost its way."""
-        if slot in self.required and through < self.buffer.floor(slot):
+        counts = slot in self.required and self.status[slot] is not Status.STDBY
+        if counts and through < self.buffer.floor(slot):
             acked = self.buffer.floor(slot)
             raise PeerError(f"{slot.value} asks for what follows {through}, but has acknowledged {acked}")
 

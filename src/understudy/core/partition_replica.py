@@ -3,14 +3,16 @@
 A checkpoint is the engine's state, the number that F-Cons stands at and F-Prod's outlets, all of one
 moment: the engine stands still, and the outlets are copied in the step that sends `PSync`.
 
-A newcomer has caught up when every active copy of every neighbour has folded it in. Neighbours come and go
-meanwhile, so the question is asked again whenever something changes.
+A newcomer has caught up when every active copy of every neighbour has folded it in, and when its engine holds
+all that its producers had put out by then. Neighbours come and go meanwhile, so the question is asked again
+whenever something changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from understudy.core.bucket import NOTHING
 from understudy.core.errors import PeerError, require
 from understudy.core.exchange import Edge, ProducedFor
 from understudy.core.f_cons import FCons
@@ -55,6 +57,7 @@ class PartitionReplica(Machine):
             group_bytes_max=group_bytes_max,
         )
         self._folded: set[Copy] = set()
+        self._goal = NOTHING
         self._said = False
 
     @property
@@ -65,9 +68,10 @@ class PartitionReplica(Machine):
         done: list[Instruction] = []
         was_full = self.above.full
         match event:
-            case Edge(partition, From(slot, Folded(version))):
+            case Edge(partition, From(slot, Folded(version, through))):
                 if version == self.below.version:
                     self._folded.add(Copy(partition, slot))
+                    self._goal = max(self._goal, through)
             case Edge(partition):
                 machine = self.above if partition in self.above.outlets else self.below
                 done += machine.handle(event)
@@ -106,7 +110,7 @@ class PartitionReplica(Machine):
             for slot, status in end.status.items()
             if status is Status.ACTIVE
         }
-        if not active <= self._folded:
+        if not active <= self._folded or self.below.busy or self.below.handed < self._goal:
             return []
         self._said = True
         return [CaughtUp(self.below.version)]

@@ -25,7 +25,10 @@ import psutil
 
 from understudy.engine.jvm import sweep
 from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.loading import load
+from understudy.flow.policy import policy_named
 from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.partitioning import topology_of
 from understudy.runtime.process import failure_file, finished_file, ready_file
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import status_of
@@ -34,6 +37,10 @@ log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 20.0
 STATUS_TIMEOUT_S = 2.0
+#: What a small group costs a core, with some to spare: the cores are not to be busy all of the time.
+GROUP_MS = 200
+#: With more nodes than this for each core, Java's optimising compiler costs more than it brings.
+NODES_PER_CORE_MAX = 2
 #: A process is not started again sooner than this after its last start.
 RESPAWN_PAUSE_S = 1.0
 #: A node that was started again this often and fails to come up will not come up.
@@ -67,7 +74,7 @@ class LocalRun:
         respawn: bool = False,
         zookeeper: ZooKeeperServer | None = None,
     ) -> None:
-        self.settings = settings
+        self.settings = suited(settings, nodes + standby)
         self.node_names = [f"node-{number}" for number in range(1, nodes + standby + 1)]
         self._respawn = respawn
         self.zookeeper = zookeeper
@@ -220,6 +227,17 @@ class LocalRun:
             )
         with self._lock:
             self._children[name] = Child(name, command, process, incarnation)
+
+
+def suited(settings: RunSettings, nodes: int) -> RunSettings:
+    """The settings, with what depends on how many nodes share this machine."""
+    cores = os.cpu_count() or 1
+    pace_ms = settings.pace_ms
+    if pace_ms is None and policy_named(settings.policy).partitioned:
+        topology = topology_of(load(settings.flow_path), settings.partition_count)
+        copies = sum(policy_named(settings.policy).replicas * count for count in topology.counts.values())
+        pace_ms = round(GROUP_MS * copies / cores)
+    return replace(settings, pace_ms=pace_ms or 0, light_compiler=nodes > cores * NODES_PER_CORE_MAX)
 
 
 def _free_port(host: str) -> int:

@@ -48,6 +48,7 @@ from understudy.sim.search import Explored, Move, search
 from understudy.sim.state import clone, freeze
 from understudy.sim.world import World
 
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """How small the world is and what may fail in it."""

@@ -18,14 +18,15 @@ do the others notice (`lose`). What is sent to it is dropped.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from understudy.core.bucket import Bucket, BucketId
 from understudy.core.controller import MemberLeft
 from understudy.core.flux_controller import FluxController, FluxEvent, FluxView
 from understudy.core.host import GATEWAY
+from understudy.core.parcels import Relay
 from understudy.core.partition import Copy, Partition
 from understudy.core.view import Slot
 from understudy.sim.exchange import ExchangeWorld
@@ -42,7 +43,9 @@ GONE = 0
 LAYOUT = {
     Copy(Partition(fragment), slot): node
     for (fragment, slot), node in zip(
-        ((fragment, slot) for fragment in ("f0", "f1") for slot in Slot), ("n1", "n2", "n3", "n4"), strict=True
+        ((fragment, slot) for fragment in ("f0", "f1") for slot in Slot),
+        ("n1", "n2", "n3", "n4"),
+        strict=True,
     )
 }
 
@@ -123,6 +126,9 @@ class Quartet:
         self._numbers: dict[Hashable, int] = {("queue", ()): NOTHING_QUEUED}
         self._effects: dict[Hashable, _Effect] = {}
         self.append = cache(self._append)
+        self.without_old_views = cache(self._without_old_views)
+        self.as_told = cache(self._as_told)
+        self.rest = cache(self._rest)
         self.control_after = cache(self._control_after)
         self.expendable = cache(self._expendable)
 
@@ -131,7 +137,8 @@ class Quartet:
         bench = self.bench
         processes = [self._number_of(process) for process in bench.processes.values()]
         control = self._number_of_control(bench.controller, tuple(bench.views))
-        return (*processes, *(NOTHING_QUEUED for _ in self.links), control, kills)
+        first = [*processes, *(NOTHING_QUEUED for _ in self.links), control, kills]
+        return self._normal(first, range(self.queues_from), self.ends)
 
     # --- values and their numbers ------------------------------------------------------------------------
 
@@ -163,7 +170,7 @@ class Quartet:
         whole = self.queued[queue] + items
         return self._number(("queue", whole), self.queued, whole)
 
-    def rest(self, queue: int) -> int:
+    def _rest(self, queue: int) -> int:
         """The queue without its first."""
         whole = self.queued[queue][1:]
         return self._number(("queue", whole), self.queued, whole)
@@ -267,14 +274,59 @@ class Quartet:
         return bench
 
     def _applied(self, after: list[int], effect: _Effect) -> State:
+        held = self.held
+        moved_on = False
         for at, number in effect.processes:
+            moved_on |= held[after[at]].view_epoch != held[number].view_epoch  # type: ignore[union-attr]
             after[at] = number
         for link, items in effect.sent:
             if after[self.ends[link][1]] != GONE:
                 after[link] = self.append(after[link], items)
         for report in effect.reports:
             after[self.control_at] = self.control_after(after[self.control_at], report)
+        if moved_on:
+            return self._normal(after, range(self.queues_from), self.ends)
+        return self._normal(after, (at for at, _ in effect.processes), (link for link, _ in effect.sent))
+
+    # --- views that say nothing new ----------------------------------------------------------------------
+
+    def _normal(self, after: list[int], processes: Iterable[int], links: Iterable[int]) -> State:
+        """The state without views on their way to those who have seen them. Nor does it matter then who was
+        told of them.
+        """
+        held = self.held
+        epochs = tuple([held[n].view_epoch if n else 0 for n in after[: self.queues_from]])  # type: ignore[union-attr]
+        for link in links:
+            if queue := after[link]:
+                after[link] = self.without_old_views(queue, epochs[self.ends[link][1]])
+        for at in processes:
+            if after[at] != GONE:
+                after[at] = self.as_told(after[at], epochs)
         return tuple(after)
+
+    def _without_old_views(self, queue: int, epoch: int) -> int:
+        kept = tuple(
+            item
+            for item in self.queued[queue]
+            if not isinstance(relay := self.items[item].what, Relay) or relay.view.epoch > epoch
+        )
+        return self._number(("queue", kept), self.queued, kept)
+
+    def _as_told(self, number: int, epochs: tuple[int, ...]) -> int:
+        held = self.held[number]
+        assert held is not None
+        own = held.view_epoch
+        told = {
+            name: own
+            for at, name in enumerate(self.names)
+            if name != held.process.name and (epochs[at] >= own or epochs[at] == 0)
+        }
+        if held.process.host._told.items() >= told.items():
+            return number
+        process = clone(held.process)
+        process.host._told.update(told)
+        ends = held.sealed, held.trimmed, held.delivered
+        return self._number((process.name, freeze(process), ends), self.held, replace(held, process=process))
 
     def _control_after(self, control: int, event: FluxEvent) -> int:
         before, bench = self.decided[control], self.bench
@@ -303,7 +355,7 @@ class Quartet:
                 connection = self.bench.up[min(name, other), max(name, other)]
                 after[link] = self.append(state[link], (self.item(Transfer(connection, Down())),))
         after[self.control_at] = self.control_after(state[self.control_at], MemberLeft(name))
-        return tuple(after)
+        return self._normal(after, range(self.queues_from), self.ends)
 
     def lost(self, state: State, link: int) -> State:
         """Of what a dead node had sent nothing more arrives; the receiver notices."""
@@ -319,5 +371,3 @@ class Quartet:
         world = self._laid_out(state, alive)
         world.controller = self.decided[state[self.control_at]].controller
         check_converged(world)
-
-

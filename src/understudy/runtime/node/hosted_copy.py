@@ -195,7 +195,8 @@ class HostedCopy:
             self._engine = engine
             engine.start(snapshot)
         consumers = self._hosting.host.topology.consumers(self.copy.partition)
-        self._worker = Worker(PartitionWork(engine, consumers, self._time_of), self)
+        pace_ms = self._settings.pace_ms or 0
+        self._worker = Worker(PartitionWork(engine, consumers, self._time_of), self, pace_ms)
 
     def _end(self) -> None:
         if self._movement is not None:

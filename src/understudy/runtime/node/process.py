@@ -30,6 +30,8 @@ from understudy.runtime.transport.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
+LIGHT_COMPILER = ("-XX:TieredStopAtLevel=1",)
+
 
 class Node(ABC):
     """Everything in a node process that does not depend on the policy. Subclasses fill in the rest."""
@@ -56,6 +58,7 @@ class Node(ABC):
             master=settings.master,
             heap_mb=settings.heap_mb,
             stderr=settings.log_file(f"{name}.jvm"),
+            jvm_options=LIGHT_COMPILER if settings.light_compiler else (),
         )
         warm_s = warm_up(self._flow, self._folder / "warm")
         self._prepare()

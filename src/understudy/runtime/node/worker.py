@@ -64,9 +64,11 @@ class WorkerOwner(Protocol[Output_contra]):
 class Worker(Generic[Output]):
     """Runs tasks on an engine in order."""
 
-    def __init__(self, work: Work[Output], owner: WorkerOwner[Output]) -> None:
+    def __init__(self, work: Work[Output], owner: WorkerOwner[Output], pace_ms: int = 0) -> None:
         self._work = work
         self._owner = owner
+        self._pace_s = pace_ms / 1_000
+        self._over = threading.Event()
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
         self.stats = WorkerStats()
@@ -81,6 +83,7 @@ class Worker(Generic[Output]):
         self._tasks.put(lambda: self._snapshot(into))
 
     def end(self) -> None:
+        self._over.set()
         self._tasks.put(None)
 
     def join(self, timeout_s: float) -> None:
@@ -99,7 +102,11 @@ class Worker(Generic[Output]):
         self._owner.produced(self._work.process(buckets, self.stats))
         self.stats.groups += 1
         self.stats.last_group_buckets = len(buckets)
-        self.stats.last_group_ms = (time.monotonic() - began) * 1_000
+        took_s = time.monotonic() - began
+        self.stats.last_group_ms = took_s * 1_000
+        if took_s < self._pace_s:
+            # What comes meanwhile goes into one group; many engines on few cores would else work on crumbs.
+            self._over.wait(self._pace_s - took_s)
         self._owner.processed()
 
     def _snapshot(self, into: Path) -> None:

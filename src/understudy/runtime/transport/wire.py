@@ -157,8 +157,8 @@ def _control_frame(message: Message) -> Frame:
             return Frame({"kind": "pause"})
         case Paused():
             return Frame({"kind": "paused"})
-        case Folded(version):
-            return Frame({"kind": "folded", "version": version})
+        case Folded(version, through):
+            return Frame({"kind": "folded", "version": version, "through": through})
     raise PeerError(f"{message} has no form on the wire")
 
 
@@ -185,7 +185,7 @@ def messages_of(frame: Frame) -> list[Message]:
             case "paused":
                 return [Paused()]
             case "folded":
-                return [Folded(_int(head["version"]))]
+                return [Folded(_int(head["version"]), _int(head["through"]))]
     except (KeyError, TypeError, ValueError) as error:
         raise PeerError(f"a malformed {frame.kind!r} message: {str(dict(head))[:200]} ({error})") from error
     raise PeerError(f"there is no message of the kind {frame.kind!r}")
