@@ -89,6 +89,7 @@ class FCons(Machine):
         self.acks_when_processed = acks_when_processed
         self.version = 0
         self.checkpoint = NOTHING
+        self.processed = through
         self.busy = False
         self.folding_in = status is Status.STDBY
         self.movement = Movement.NONE
@@ -106,6 +107,7 @@ class FCons(Machine):
             case Processed():
                 require(self.busy, "the engine finished what it was never given")
                 self.busy = False
+                self.processed = self.handed
                 if self.acks_when_processed:
                     return self._acknowledge() + self._go_on()
             case AboveChanged():
@@ -165,7 +167,7 @@ class FCons(Machine):
         require(self.status is Status.STDBY, f"state was installed into a replica that is {self.status.name}")
         self.status = Status.ACTIVE
         self.version = version
-        self.checkpoint = through
+        self.checkpoint = self.processed = through
         self.merge = Merge(tuple(self.inlets), through=through)
         for partition, inlet in self.inlets.items():
             self.inlets[partition] = Inlet(inlet.name, inlet.status, own=self.own, through=through)

@@ -110,7 +110,7 @@ class PartitionReplica(Machine):
             for slot, status in end.status.items()
             if status is Status.ACTIVE
         }
-        if not active <= self._folded or self.below.busy or self.below.handed < self._goal:
+        if not active <= self._folded or self.below.processed < self._goal:
             return []
         self._said = True
         return [CaughtUp(self.below.version)]
