@@ -14,11 +14,19 @@ import argparse
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from harness import compare_with_truth, deliveries, remove, save, say, silence_around, steady, traffic_run
+from harness import (
+    check_history,
+    compare_with_truth,
+    deliveries,
+    remove,
+    save,
+    say,
+    silence_around,
+    steady,
+    traffic_run,
+)
 from understudy.runtime.trial import Trial
-from understudy.sim.judge import judge
 
 
 def kill_primary(trial: Trial) -> None:
@@ -93,12 +101,6 @@ def one_kind(name: str, harm: Callable[[Trial], None], repeat: int, keep: bool) 
     else:
         remove(folder)
     return {**verdict, "repeated": repeat, "silences_s": [round(s, 3) for s in silences]}
-
-
-def check_history(folder: Path) -> None:
-    verdict = judge(sorted((folder / "run" / "history").glob("*.jsonl")))
-    if not verdict.clean:
-        raise AssertionError(f"the history in {folder} fails: {verdict.findings[:3]}")
 
 
 def main() -> None:

@@ -1,18 +1,23 @@
-"""What the studies share: a run of the traffic flow, its ground truth, and where results go."""
+"""What the studies share: a run of a study's flow, its ground truth, what its processes use, and where
+results go.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
-import sys
 import tempfile
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 
 import understudy as us
 from understudy.flow.loading import load
@@ -20,10 +25,12 @@ from understudy.runtime.ingest.ingest import Ingest
 from understudy.runtime.local import LocalRun
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.trial import Trial
+from understudy.sim.judge import judge
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 TRAFFIC = HERE / "traffic.py"
+FIREWALL = HERE / "firewall.py"
 
 
 def say(text: str) -> None:
@@ -34,18 +41,51 @@ def traffic_run(
     *, nodes: int = 2, standby: int = 1, policy: str = "pair", respawn: bool = True, **changes: Any
 ) -> tuple[LocalRun, Path]:
     """A run of the traffic flow in a folder of its own, started; and that folder."""
+    return _started(TRAFFIC, nodes=nodes, standby=standby, policy=policy, respawn=respawn, **changes)
+
+
+def firewall_run(
+    *,
+    rate: float,
+    rows: int | None = None,
+    bucket_ms: int = 100,
+    nodes: int,
+    standby: int = 0,
+    **changes: Any,
+) -> tuple[LocalRun, Path]:
+    """A run of the firewall flow at a rate, started; and its folder. Dead nodes stay dead."""
+    os.environ["FIREWALL_ROWS_PER_S"] = str(rate)
+    os.environ["FIREWALL_BUCKET_MS"] = str(bucket_ms)
+    os.environ.pop("FIREWALL_ROWS", None)
+    if rows is not None:
+        os.environ["FIREWALL_ROWS"] = str(rows)
+    return _started(FIREWALL, nodes=nodes, standby=standby, respawn=False, **changes)
+
+
+def _started(
+    flow: Path,
+    *,
+    nodes: int,
+    standby: int,
+    respawn: bool,
+    light_compiler: bool | None = None,
+    **changes: Any,
+) -> tuple[LocalRun, Path]:
+    """`light_compiler`: whether Java is to compile lightly; None: as suits the number of nodes."""
     folder = Path(tempfile.mkdtemp(prefix="understudy-study-"))
-    os.environ["TRAFFIC_OUTPUT"] = str(folder / "out")
+    os.environ[f"{flow.stem.upper()}_OUTPUT"] = str(folder / "out")
     settings = RunSettings(
         run=folder.name,
-        flow_path=str(TRAFFIC),
+        flow_path=str(flow),
         folder=str(folder / "run"),
         zookeeper="",
-        policy=policy,
+        nodes=nodes,
         **changes,
     )
     (folder / "run").mkdir()
     run = LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby, respawn=respawn)
+    if light_compiler is not None:
+        run.settings = replace(run.settings, light_compiler=light_compiler)
     try:
         run.start()
     except BaseException:
@@ -61,34 +101,39 @@ def steady(trial: Trial, output_rows: int = 2_000) -> None:
     trial.wait_running()
 
 
-def compare_with_truth(folder: Path) -> dict[str, int]:
-    """Delivered rows against the ground truth. Call it after the run has ended. Raises if they differ."""
-    sys.path.insert(0, str(HERE))
-    import traffic  # noqa: PLC0415 - reads its parameters from the environment
+def compare_with_truth(
+    folder: Path,
+    flow: Path = TRAFFIC,
+    values: tuple[str, ...] = ("packets", "largest", "bytes"),
+    *,
+    finished: bool = False,
+) -> dict[str, int]:
+    """Delivered rows against the ground truth. Call it after the run has ended. Raises if they differ.
 
-    ingest = Ingest(load(TRAFFIC), folder / "run" / "log")
+    `values` are the results to compare; the first counts. A run that has `finished` must have delivered every
+    result; of another one those count that are not newer than its newest.
+    """
+    source = next(iter(load(flow).sources))
+    ingest = Ingest(load(flow), folder / "run" / "log")
     ingest.recover()
-    note = ingest.last("packets", "reader").note  # type: ignore[union-attr]
+    note = ingest.last(source, "reader").note  # type: ignore[union-attr]
     ingest.close()
     got = us.read_output(folder / "out").to_pandas()
     got["end_us"] = got["window"].map(lambda w: int(pd.Timestamp(w["end"]).value // 1_000))
     in_order = bool((np.diff(got["end_us"].to_numpy()) >= 0).all())
-    last = int(got["end_us"].max())
-    truth = traffic.expected(note["origin_us"], note["next"])
-    truth = truth[truth["end_us"] <= last]
+    # Read afresh: its parameters come from the environment and may differ from the last run's.
+    truth = runpy.run_path(str(flow))["expected"](note["origin_us"], note["next"])
+    if not finished:
+        truth = truth[truth["end_us"] <= int(got["end_us"].max())]
     keys = ["end_us", "app", "src"]
     duplicated = int(got.duplicated(subset=keys).sum())
     merged = truth.merge(got, on=keys, how="outer", suffixes=("", "_got"), indicator=True)
     lost = int((merged["_merge"] == "left_only").sum())
     strange = int((merged["_merge"] == "right_only").sum())
     both = merged[merged["_merge"] == "both"]
-    wrong = int(
-        sum(
-            (both[c].to_numpy() != both[f"{c}_got"].to_numpy()).sum() for c in ("packets", "largest", "bytes")
-        )
-    )
+    wrong = int(sum((both[c].to_numpy() != both[f"{c}_got"].to_numpy()).sum() for c in values))
     verdict = {
-        "rows_in": int(truth["packets"].sum()),
+        "rows_in": int(note["next"]) if finished else int(truth[values[0]].sum()),
         "results": len(got),
         "lost": lost,
         "duplicated": duplicated,
@@ -100,6 +145,13 @@ def compare_with_truth(folder: Path) -> dict[str, int]:
     if bad:
         raise AssertionError(f"the output in {folder} is not what it must be: {verdict}")
     return verdict
+
+
+def check_history(folder: Path) -> None:
+    """Raises if the history of the run in that folder breaks an invariant."""
+    verdict = judge(sorted((folder / "run" / "history").glob("*.jsonl")))
+    if not verdict.clean:
+        raise AssertionError(f"the history in {folder} fails: {verdict.findings[:3]}")
 
 
 def deliveries(folder: Path) -> list[tuple[int, int, int]]:
@@ -120,6 +172,57 @@ def silence_around(times_us: list[int], at_us: int) -> float:
     if before is None or after is None:
         raise ValueError("there is no output on both sides of that moment")
     return (after - before) / 1e6
+
+
+def shared_mb(pid: int) -> dict[str, float]:
+    """Proportional memory of a process and its descendants, by program, in MB."""
+    out: dict[str, float] = {}
+    process = psutil.Process(pid)
+    for member in [process, *process.children(recursive=True)]:
+        try:
+            kind = "java" if "java" in member.name() else "python"
+            out[kind] = round(out.get(kind, 0.0) + member.memory_full_info().pss / 2**20, 1)
+        except psutil.NoSuchProcess:
+            continue
+    return out
+
+
+def memory_of(run: LocalRun) -> dict[str, Any]:
+    memory: dict[str, Any] = {
+        name: shared_mb(child.process.pid) for name, child in run.children.items() if child.running
+    }
+    if run.zookeeper is not None and run.zookeeper.pid is not None:
+        memory["zookeeper"] = shared_mb(run.zookeeper.pid)
+    return memory
+
+
+def total_mb(memory: dict[str, Any]) -> float:
+    return round(sum(sum(parts.values()) for parts in memory.values()), 1)
+
+
+def cpu_seconds(run: LocalRun) -> dict[str, float]:
+    """CPU time so far by kind of process; of a node, its own Python, its Java and Spark's Python workers."""
+    spent: dict[str, float] = {}
+
+    def add(kind: str, process: psutil.Process) -> None:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            spent[kind] = spent.get(kind, 0.0) + times.user + times.system
+
+    for name, child in run.children.items():
+        with suppress(psutil.NoSuchProcess):
+            own = psutil.Process(child.process.pid)
+            role = "gateway" if name == "gateway" else "nodes"
+            add(f"{role}, python", own)
+            for member in own.children(recursive=True):
+                add(f"{role}, {'java' if 'java' in member.name() else 'spark python'}", member)
+    if run.zookeeper is not None and run.zookeeper.pid is not None:
+        add("zookeeper", psutil.Process(run.zookeeper.pid))
+    return spent
+
+
+def spent_between(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {kind: round(after[kind] - before.get(kind, 0.0), 2) for kind in after}
 
 
 def save(name: str, result: dict[str, Any]) -> Path:

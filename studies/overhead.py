@@ -22,26 +22,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from harness import HERE, compare_with_truth, deliveries, remove, save, say, steady, traffic_run
-from understudy.runtime.local import LocalRun, signal_tree
+from harness import (
+    HERE,
+    compare_with_truth,
+    deliveries,
+    memory_of,
+    remove,
+    save,
+    say,
+    shared_mb,
+    steady,
+    total_mb,
+    traffic_run,
+)
+from understudy.runtime.local import signal_tree
 from understudy.runtime.trial import Trial
 
 BUCKET_US = 100_000
-
-
-def shared_mb(pid: int) -> dict[str, float]:
-    """Proportional memory of a process and its descendants, by program, in MB."""
-    out: dict[str, float] = {}
-    process = psutil.Process(pid)
-    for member in [process, *process.children(recursive=True)]:
-        try:
-            kind = "java" if "java" in member.name() else "python"
-            out[kind] = round(out.get(kind, 0.0) + member.memory_full_info().pss / 2**20, 1)
-        except psutil.NoSuchProcess:
-            continue
-    return out
 
 
 def percentiles(values: list[float]) -> dict[str, float]:
@@ -150,7 +147,7 @@ def our_latency(policy: str, seconds: float) -> tuple[dict[str, float], dict[str
         steady(trial)
         since = time.time_ns() // 1_000 + 5_000_000
         time.sleep(seconds + 5)
-        memory = _memory_of(run)
+        memory = memory_of(run)
     finally:
         run.stop()
     compare_with_truth(folder)
@@ -158,19 +155,6 @@ def our_latency(policy: str, seconds: float) -> tuple[dict[str, float], dict[str
     latencies = [(at - (newest - BUCKET_US)) / 1e3 for at, _, newest in deliveries(folder) if at > since]
     remove(folder)
     return percentiles(latencies), memory
-
-
-def _memory_of(run: LocalRun) -> dict[str, Any]:
-    memory: dict[str, Any] = {
-        name: shared_mb(child.process.pid) for name, child in run.children.items() if child.running
-    }
-    if run.zookeeper is not None and run.zookeeper.pid is not None:
-        memory["zookeeper"] = shared_mb(run.zookeeper.pid)
-    return memory
-
-
-def total_mb(memory: dict[str, Any]) -> float:
-    return round(sum(sum(parts.values()) for parts in memory.values()), 1)
 
 
 def main() -> None:

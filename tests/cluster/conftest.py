@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from counting import write_flow
 
+from understudy.flow.policy import policy_named
 from understudy.runtime.local import LocalRun
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.trial import Trial
@@ -25,10 +26,11 @@ def start(tmp_path: Path) -> Iterator[StartTrial]:
         folder.mkdir()
         settings = RunSettings(
             run="counting",
-            flow_path=str(write_flow(tmp_path, source)),
+            flow_path=str(write_flow(tmp_path, source, chain=policy_named(policy).partitioned)),
             folder=str(folder),
             zookeeper="",
             policy=policy,
+            nodes=nodes,
             heap_mb=512,
         )
         run = LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import textwrap
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import understudy as us
+from understudy.runtime.client import Client
 
 SCHEMA = "key bigint, value bigint, ts timestamp"
 PUSHED = f'Push("{SCHEMA}")'
@@ -31,16 +35,49 @@ _FLOW = """
     flow.sink(counts, us.Parquet({output!r}))
 """
 
+# Two fragments with different keys, so that rows change partitions on the way.
+_CHAIN = """
+    import numpy as np
+    import understudy as us
+    from pyspark.sql import functions as F
+
+    def numbers(seed, first, count):
+        n = np.arange(first, first + count, dtype=np.int64)
+        return {{"key": n % 10, "value": n}}
+
+    flow = us.Flow("counting", bucket="100 ms")
+    source = flow.source("numbers", us.{source}, time="ts")
+
+    @flow.fragment(source, partition_by=["key"], time="window.end")
+    def counts(rows):
+        counted = rows.groupBy(F.window("ts", "200 milliseconds"), "key").agg(
+            {aggregate}, F.sum("value").alias("total")
+        )
+        return counted.select("window", (F.col("key") % 3).alias("third"), "n", "total")
+
+    @flow.fragment(counts, partition_by=["third"], time="window.end")
+    def thirds(rows):
+        return rows.groupBy(F.window("window", "400 milliseconds"), F.col("third")).agg(
+            F.sum("n").alias("n"), F.sum("total").alias("total")
+        ).withColumnRenamed("third", "key")
+
+    flow.sink(thirds, us.Parquet({output!r}))
+"""
+
 
 def generated(rows: int, rows_per_s: int) -> str:
     """A source of that many rows at that rate: values 0, 1, 2, …"""
     return f'Generator("{SCHEMA}", numbers, rows_per_s={rows_per_s}, rows={rows})'
 
 
-def write_flow(folder: Path, source: str, aggregate: str = 'F.count("*").alias("n")') -> Path:
-    """The flow's file; its output goes to `folder/out`."""
+def write_flow(
+    folder: Path, source: str, aggregate: str = 'F.count("*").alias("n")', *, chain: bool = False
+) -> Path:
+    """The flow's file, of one fragment or of two; its output goes to `folder/out`."""
     file = folder / "counting.py"
-    text = textwrap.dedent(_FLOW).format(source=source, output=str(folder / "out"), aggregate=aggregate)
+    text = textwrap.dedent(_CHAIN if chain else _FLOW).format(
+        source=source, output=str(folder / "out"), aggregate=aggregate
+    )
     file.write_text(text)
     return file
 
@@ -53,3 +90,23 @@ def account(folder: Path) -> tuple[int, int]:
     ends = [end for end, _ in windows]
     assert ends == sorted(ends), "windows were delivered out of order"
     return int(table["n"].sum()), int(table["total"].sum())
+
+
+BASE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+PUSH_ROWS = 500
+
+
+def push_all(address: str, pushes: Iterable[int], pushed: threading.Semaphore) -> None:
+    """Rows 0, 1, 2, … a millisecond apart, in pushes of 500."""
+    with Client(address, name="the only client") as client:
+        for push in pushes:
+            numbers = range(push * PUSH_ROWS, (push + 1) * PUSH_ROWS)
+            client.push(
+                "numbers",
+                [
+                    {"key": n % 10, "value": n, "ts": BASE + datetime.timedelta(milliseconds=n)}
+                    for n in numbers
+                ],
+            )
+            pushed.release()
+        client.close_source("numbers")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from counting import PUSHED, account, generated
+from counting import BASE, PUSH_ROWS, PUSHED, account, generated, push_all
 from pyarrow import flight
 
 import understudy as us
@@ -57,26 +56,6 @@ def test_a_replica_that_loses_only_its_java_is_dead_like_any_other(start: Any, t
     trial.wait_finished()
     assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
     assert_history_is_clean(tmp_path)
-
-
-BASE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-PUSH_ROWS = 500
-
-
-def push_all(address: str, pushes: Iterable[int], pushed: threading.Semaphore) -> None:
-    """Rows 0, 1, 2, … a millisecond apart, in pushes of 500."""
-    with Client(address, name="the only client") as client:
-        for push in pushes:
-            numbers = range(push * PUSH_ROWS, (push + 1) * PUSH_ROWS)
-            client.push(
-                "numbers",
-                [
-                    {"key": n % 10, "value": n, "ts": BASE + datetime.timedelta(milliseconds=n)}
-                    for n in numbers
-                ],
-            )
-            pushed.release()
-        client.close_source("numbers")
 
 
 def as_time_goes_by(enough: threading.Event) -> Iterator[int]:

@@ -60,7 +60,7 @@ class PartitionedRun:
             engine.close()
 
     def engine(self, partition: Partition) -> PartitionEngine:
-        return self.partitioned.engine(partition.fragment, self.folder / str(partition))
+        return self.partitioned.engine(partition, self.folder / str(partition))
 
     def feed(self, source: str, rows: pa.Table, through: int) -> None:
         """Deal a source's rows out to every fragment that reads it."""

@@ -55,7 +55,7 @@ def _explore(arguments: Namespace) -> int:
             case "flux":
                 explored = explore_quartet(QuartetBounds(buckets=buckets, kills=kills), progress=tell)
             case other:
-                raise UserError(f"--explore knows the policies pair and flux, not {other}.")
+                raise UserError(f"--explore knows the policies flux and pair only, not {other}.")
     except Violation as violation:
         print(violation)
         return 1

@@ -174,7 +174,7 @@ def _strip(node: Node) -> Node:
 def difference(condition: Iterable[Node], left: Stream, right: Stream) -> tuple[float, float]:
     """Bounds of left time - right time, from the comparisons that a join's condition joins by AND."""
     low_us, high_us = -math.inf, math.inf
-    for part in (part for root in condition for part in _conjuncts(root)):
+    for part in (part for root in condition for part in conjuncts(root)):
         for written, a, b in _comparisons(part):
             kind, one, two = written, linear(a), linear(b)
             if one is None or two is None:
@@ -199,10 +199,11 @@ _MIRROR = {
 }
 
 
-def _conjuncts(node: Node) -> Iterable[Node]:
+def conjuncts(node: Node) -> Iterable[Node]:
+    """The parts of a condition that AND joins."""
     if node.kind == "And":
         for child in node.children:
-            yield from _conjuncts(child)
+            yield from conjuncts(child)
     else:
         yield node
 

@@ -141,8 +141,7 @@ def deduplicate_within_watermark(node: Node, children: list[Stream]) -> Stream:
 
 def join(node: Node, children: list[Stream]) -> Stream:
     left, right = children
-    kind = str(node.fields["joinType"].get("object", node.fields["joinType"].get("product-class", "")))
-    kind = kind.rpartition(".")[2].rstrip("$")
+    kind = join_kind(node)
     output = left.output if kind in {"LeftSemi", "LeftAnti"} else left.output + right.output
     if not (left.streaming and right.streaming):
         live = left if left.streaming else right
@@ -171,6 +170,12 @@ def join(node: Node, children: list[Stream]) -> Stream:
         if kind in {"Inner", "Cross"}
         else (),
     )
+
+
+def join_kind(node: Node) -> str:
+    """Inner, LeftOuter and so on."""
+    kind = str(node.fields["joinType"].get("object", node.fields["joinType"].get("product-class", "")))
+    return kind.rpartition(".")[2].rstrip("$")
 
 
 def _later(value: Time, kept_us: float) -> Time:

@@ -50,7 +50,7 @@ def sensitive_aggregate(columns: Iterable[Node], mixed: bool) -> str | None:
     for column in columns:
         for part in column.walk():
             if part.kind in _SKETCHES or (mixed and part.kind in _ORDER_SENSITIVE):
-                return _function_name(part.kind)
+                return function_name(part.kind)
     return None
 
 
@@ -63,9 +63,10 @@ def rounded(columns: Iterable[Node]) -> tuple[str, ...]:
                 part.kind in {"Sum", "Average"}
                 and any(p.type in _FLOATS or p.kind == "Divide" for p in part.walk())
             ):
-                found.append(f"{_function_name(part.kind)} as {column.name}")
+                found.append(f"{function_name(part.kind)} as {column.name}")
     return tuple(found)
 
 
-def _function_name(kind: str) -> str:
+def function_name(kind: str) -> str:
+    """An expression's kind the way SQL spells it."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind).lower()

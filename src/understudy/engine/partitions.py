@@ -6,7 +6,8 @@ whole to egress if a sink reads it. The numbers come out of the query itself (se
 is one sort and one copy of the rows.
 
 Fragments are analysed once, when the partitioned flow is made: that tells the columns of their outputs, and
-whether these can be dealt out the way the fragments above want it. An engine then analyses only its own
+whether these can be dealt out the way the fragments above want it; and it shows whether a fragment's own
+operators allow a split by its columns (see `splitting`). An engine then analyses only its own
 fragment, because a query is bound to the channel that feeds it.
 """
 
@@ -24,10 +25,12 @@ from understudy.core.errors import require
 from understudy.core.partition import Partition
 from understudy.core.topology import EGRESS, Topology
 from understudy.engine.dealing import Dealt, hidden_column, require_free_names
+from understudy.engine.identity import WHOLE, Share
 from understudy.engine.interface import Snapshot
 from understudy.engine.query import Input, build_query
 from understudy.engine.session import endpoint, session
 from understudy.engine.spark import SparkEngine
+from understudy.engine.splitting import require_splittable
 from understudy.engine.streams import streams_of
 from understudy.flow.dealing import deal
 from understudy.flow.flow import Flow
@@ -127,7 +130,8 @@ class PartitionEngine:
 class PartitionedFlow:
     """A flow in the shape of a topology: makes the engines of its partitions.
 
-    Raises a FlowError if a fragment's output cannot be dealt out by the keys of a fragment that reads it.
+    Raises a FlowError if a fragment's output cannot be dealt out by the keys of a fragment that reads it, or
+    if a fragment with more than one partition would give other results than with one (see `splitting`).
     """
 
     def __init__(self, flow: Flow, topology: Topology, *, spark: SparkSession | None = None) -> None:
@@ -151,8 +155,10 @@ class PartitionedFlow:
         """The columns and the time of every source and fragment."""
         return self._streams
 
-    def engine(self, fragment: str, directory: Path) -> PartitionEngine:
-        """A new engine for one copy of a partition of `fragment`, to be started. It works in `directory`."""
+    def engine(self, partition: Partition, directory: Path) -> PartitionEngine:
+        """A new engine for one copy of `partition`, to be started. It works in `directory`."""
+        fragment, count = partition.fragment, self._topology.counts.get(partition.fragment, 0)
+        require(partition.index < count, f"flow {self._flow.name} has no partition {partition}")
         declared = self._flow.fragments[fragment]
         consumers = self._consumers(fragment)
         engine = SparkEngine(
@@ -164,6 +170,7 @@ class PartitionedFlow:
             time=declared.time,
             width_us=self._flow.bucket_us,
             directory=directory,
+            share=Share(partition.index, count, declared.partition_by) if count > 1 else WHOLE,
             dealt_to=self._dealt_to(fragment),
         )
         return PartitionEngine(engine, consumers, egress=fragment in self._topology.sinks)
@@ -190,5 +197,8 @@ class PartitionedFlow:
             options=endpoint().options("analysis"),
             dealt_to={},
         )
+        count = self._topology.counts[fragment.name]
+        if count > 1:
+            require_splittable(fragment.name, query.plan, fragment.partition_by, count)
         require_free_names(fragment.name, query.schema.names, self._dealt_to(fragment.name))
         return query.schema

@@ -32,7 +32,7 @@ from understudy.engine.determinism import require_deterministic
 from understudy.engine.event_time import HIDDEN_TIME
 from understudy.engine.extent import ENDLESS_AGGREGATE
 from understudy.engine.facts import Facts, facts_of
-from understudy.engine.plan import parse_plan
+from understudy.engine.plan import Node, parse_plan
 from understudy.engine.source import FORMAT
 from understudy.engine.times import path_of, times_of
 from understudy.flow.errors import FlowError
@@ -55,10 +55,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Query:
-    """A query that is ready to start. `schema` is the user's; `frame` may have hidden columns behind it."""
+    """A query that is ready to start. `schema` and `plan` are the user's; `frame` may have hidden columns."""
 
     frame: DataFrame
     schema: pa.Schema
+    plan: Node
     facts: Facts
     time: tuple[str, ...]
 
@@ -94,10 +95,10 @@ def build_query(
             '("window.end", "session_window.end"), or bound both times in the join\'s condition'
         )
     schema = to_arrow_schema(result.schema, timezone="UTC")
-    return Query(with_partition_numbers(fragment, result, dealt_to), schema, facts, path)
+    return Query(with_partition_numbers(fragment, result, dealt_to), schema, plan, facts, path)
 
 
-def _plan_of(frame: DataFrame) -> Any:
+def _plan_of(frame: DataFrame) -> Node:
     return parse_plan(frame._jdf.queryExecution().analyzed().toJSON())
 
 

@@ -41,6 +41,7 @@ from understudy.engine.dealing import Dealt
 from understudy.engine.digest import canonical_order
 from understudy.engine.feed import Channel, ChannelClosed, Feed
 from understudy.engine.horizon import horizon_of
+from understudy.engine.identity import WHOLE, Identity, Share
 from understudy.engine.interface import Advanced, Snapshot
 from understudy.engine.query import Input, Query, build_query, first_lines
 from understudy.engine.storing import (
@@ -70,10 +71,11 @@ class SparkEngine:
         time: str,
         width_us: int,
         directory: Path,
+        share: Share = WHOLE,
         dealt_to: Mapping[str, Dealt] = MappingProxyType({}),
     ) -> None:
         self.name = name
-        self._dealt_to = dict(dealt_to)
+        self._identity = Identity(name, share, dict(dealt_to))
         self._feed = feed
         self._inputs = dict(inputs)
         self._width_us = width_us
@@ -87,7 +89,7 @@ class SparkEngine:
             inputs=inputs,
             time=time,
             options=feed.options(self._channel_name),
-            dealt_to=self._dealt_to,
+            dealt_to=dealt_to,
         )
         self._digests = Digests()
         self._channel: Channel | None = None
@@ -162,12 +164,11 @@ class SparkEngine:
         snapshot = seal_snapshot(
             into,
             {
-                "fragment": self.name,
+                **self._identity.facts(),
                 "group": self._group,
                 "through": self._through,
                 "output_through": self._output_through,
                 "held": sorted(self._held),
-                "dealt_to": self._dealt_to,
             },
             self._digests,
         )
@@ -176,20 +177,7 @@ class SparkEngine:
 
     def restore(self, snapshot: Snapshot) -> None:
         manifest = verify_snapshot(snapshot)
-        if manifest["fragment"] != self.name:
-            raise EnvironmentFailed(
-                f"snapshot {snapshot.directory} is of fragment {manifest['fragment']!r}, not {self.name!r}"
-            )
-        # One written before there were partitions does not say.
-        kept = manifest.get("dealt_to", {})
-        dealt_to = {consumer: (tuple(keys), count) for consumer, (keys, count) in kept.items()}
-        if dealt_to != self._dealt_to:
-            # The rows held in it say where they go, and that would be wrong.
-            raise EnvironmentFailed(
-                f"snapshot {snapshot.directory} of fragment {self.name!r} was taken while its output was "
-                f"dealt out to {_shown(dealt_to)}, not to {_shown(self._dealt_to)}. Restore from one of "
-                "this run"
-            )
+        self._identity.require_own(snapshot.directory, manifest)
         self._stop()
         old, self._checkpoint = self._checkpoint, self._new_checkpoint()
         if manifest["group"]:
@@ -384,8 +372,3 @@ def _watch(query: StreamingQuery, channel: Channel) -> None:
 def _run(numbers: np.ndarray[Any, np.dtype[np.int64]], stop: BucketId) -> tuple[int, int]:
     first, last = np.searchsorted(numbers, [stop, stop + 1])
     return int(first), int(last - first)
-
-
-def _shown(dealt_to: Mapping[str, Dealt]) -> str:
-    shown = [f"{name} (by {', '.join(keys)} into {n})" for name, (keys, n) in sorted(dealt_to.items())]
-    return ", ".join(shown) or "nobody"

@@ -63,6 +63,8 @@ class Mesh:
         self._links: dict[str, Link] = {}
         self._channels: dict[str, Channel] = {}
         self._newest: dict[str, int] = {}
+        self._wanted: set[str] = set()
+        #: Since when each wanted process has been out of reach.
         self._absent_since: dict[str, float] = {}
         self._ended = False
 
@@ -81,6 +83,7 @@ class Mesh:
 
     def want(self, nodes: set[str]) -> None:
         """Keep connections to these processes, and no others of this side's making."""
+        self._wanted = set(nodes)
         for node in nodes - self._links.keys():
             if self._calls(node) and not self._ended:
                 self._links[node] = Link(
@@ -160,7 +163,8 @@ class Mesh:
         if channel is None or self._channels.get(node) is not channel:
             return
         del self._channels[node]
-        self._absent_since[node] = time.monotonic()
+        if node in self._wanted:
+            self._absent_since[node] = time.monotonic()
         log.info("the connection to %s is gone: %s", node, why)
         self._owner.peer_down(node)
 

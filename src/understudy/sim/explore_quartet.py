@@ -34,9 +34,9 @@ memory of who was told of it: on arrival it would be ignored.
 
 *Quiet steps* go first once no fault can follow, as for a pair (`sim.explore`): acknowledgements at a copy
 that will take no snapshot, `Folded` and `Paused`, the end of a connection that carries no edge, the first
-view of somebody who sits nowhere, and the view in which all are active again, for everybody at once. That
-they commute with every other step is tried in every reachable state (`prove_quiet`). A shipment does not:
-whom the newcomer speaks to first depends on who has heard of it by then. Nor do `CSync`, `PSync`, `Reverse`
+view of somebody who sits nowhere, and the view in which all are active again, for everybody at once. With
+`prove_quiet`, that they commute with every other step is tried in every state. A shipment does not: whom
+the newcomer speaks to first depends on who has heard of it by then. Nor do `CSync`, `PSync`, `Reverse`
 and `Pause`.
 
 With one producer there is nothing to merge, so a mistake in the merge cannot show here.

@@ -75,7 +75,6 @@ class FluxNode(Node):
     def take_seat(self, copy: Copy, epoch: int, status: Status) -> None:
         log.info("takes the seat %s, epoch %d, %s", copy, epoch, status.name)
         folder = self._folder / f"{copy.partition.fragment}-{copy.partition.index}-{copy.slot.value}-{epoch}"
-        fragment = copy.partition.fragment
         hosted = HostedCopy(
             copy,
             epoch,
@@ -83,7 +82,7 @@ class FluxNode(Node):
             settings=self._settings,
             recorder=self._recorder,
             folder=folder,
-            make_engine=lambda: self._partitioned.engine(fragment, folder / "engine"),
+            make_engine=lambda: self._partitioned.engine(copy.partition, folder / "engine"),
             starting=self._starting,
             time_of=self._time_of,
             on_failure=self._fail,

@@ -1,0 +1,75 @@
+"""What a snapshot is of: which partition of which fragment, and for whom the rows held in it are.
+
+A state goes on only where it belongs. In another partition it would hold keys that never come there and lack
+those that do; under another number of partitions, or other columns, the same number means other keys. And
+rows that are held say which partition of a consumer they go to, so the consumers must be the same as well.
+None of that could be noticed later, so every snapshot says it and every restore asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from understudy.engine.dealing import Dealt
+from understudy.flow.errors import EnvironmentFailed
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which partition of how many, and by which columns rows are dealt out to these. By itself: all rows."""
+
+    index: int = 0
+    count: int = 1
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        by = f" by {', '.join(self.keys)}" if self.keys else ""
+        return f"partition {self.index} of {self.count}{by}"
+
+
+WHOLE = Share()
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whose state an engine keeps."""
+
+    fragment: str
+    share: Share
+    dealt_to: Mapping[str, Dealt]
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest of a snapshot says of it."""
+        share = {"index": self.share.index, "count": self.share.count, "keys": self.share.keys}
+        return {"fragment": self.fragment, "partition": share, "dealt_to": dict(self.dealt_to)}
+
+    def require_own(self, directory: Path, manifest: Mapping[str, Any]) -> None:
+        """Raise EnvironmentFailed unless the snapshot in `directory` is of this very state."""
+        if manifest["fragment"] != self.fragment:
+            raise EnvironmentFailed(
+                f"snapshot {directory} is of fragment {manifest['fragment']!r}, not {self.fragment!r}"
+            )
+        # One written before there were partitions says neither.
+        said = manifest.get("partition", {"index": 0, "count": 1, "keys": ()})
+        share = Share(said["index"], said["count"], tuple(said["keys"]))
+        if share != self.share:
+            raise EnvironmentFailed(
+                f"snapshot {directory} of fragment {self.fragment!r} is of {share}, not of {self.share}. "
+                "Restore from one of this partition"
+            )
+        kept = manifest.get("dealt_to", {})
+        dealt_to = {consumer: (tuple(keys), count) for consumer, (keys, count) in kept.items()}
+        if dealt_to != self.dealt_to:
+            raise EnvironmentFailed(
+                f"snapshot {directory} of fragment {self.fragment!r} was taken while its output was "
+                f"dealt out to {_shown(dealt_to)}, not to {_shown(self.dealt_to)}. Restore from one of "
+                "this run"
+            )
+
+
+def _shown(dealt_to: Mapping[str, Dealt]) -> str:
+    shown = [f"{name} (by {', '.join(keys)} into {n})" for name, (keys, n) in sorted(dealt_to.items())]
+    return ", ".join(shown) or "nobody"
