@@ -2,8 +2,8 @@
 
     python studies/flux_overhead.py [--nodes 2] [--repeat 3] [--seconds 40] [--only none,flux]
 
-The firewall flow (`firewall.py`), offered more rows than anybody can take, held back by the ingress buffer; no
-history is kept and no engine waits to be given more. Three ways to run it on the same cores of this machine:
+The firewall flow (`firewall.py`) is offered more rows than anybody can take and held back by the ingress
+buffer; no history is kept and no engine waits to be given more. Three ways to run it on the same cores:
 
 * *none*: the whole flow on one node. The paper's single dataflow is partitioned too; a partitioned flow with
   one copy of each partition is no policy here.
@@ -45,6 +45,7 @@ POLICIES = ("none", "cluster", "flux")
 PAPER = {"none": 82, "cluster": 40, "flux": 36}
 #: Rows that fill every group's state, and some.
 FILLED_ROWS = 400_000
+STEPS_MIN = 8
 
 
 def saturated(policy: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def saturated(policy: str, arguments: argparse.Namespace) -> dict[str, Any]:
         light_compiler=arguments.light_compiler,
         heap_mb=arguments.heap,
         input_bytes_max=arguments.buffer_mb * 2**20,
+        group_bytes_max=arguments.group_mb * 2**20,
     )
     try:
         watch = Watch(run, tell=say)
@@ -72,7 +74,7 @@ def saturated(policy: str, arguments: argparse.Namespace) -> dict[str, Any]:
         )
         watch.look_for(arguments.warm_s)
         before = cpu_seconds(run)
-        samples = watch.look_for(arguments.seconds)
+        samples = watch.look_for(arguments.seconds, steps_min=STEPS_MIN)
         spent = spent_between(before, cpu_seconds(run))
         memory = memory_of(run)
     finally:
@@ -80,16 +82,14 @@ def saturated(policy: str, arguments: argparse.Namespace) -> dict[str, Any]:
     remove(folder)
     seconds = (samples[-1].at_us - samples[0].at_us) / 1e6
     rate = buckets_done_per_s(samples) * bucket_ms / 1_000 * arguments.offered
-    # What was worked on in the time is what cost: by the rate that was measured, not by steps at its edges.
+    # By the rate and not by what came out in this time: that would depend on steps at its edges.
     millions = rate * seconds / 1e6
     return {
         "rows_per_s": round(rate),
         "rows_in_per_s": round(rows_in_per_s(samples)),
         "wait_ms": round(median(waits_ms(samples, watch.samples) or [0.0]), 1),
         "cores": {kind: round(s / seconds, 2) for kind, s in spent.items()},
-        "cpu_s_per_million": {
-            kind: round(s / millions, 2) if millions else None for kind, s in spent.items()
-        },
+        "cpu_s_per_million": {kind: round(s / millions, 2) for kind, s in spent.items()},
         "memory_mb": total_mb(memory),
     }
 
@@ -106,16 +106,15 @@ def summed(runs: list[dict[str, Any]]) -> dict[str, float]:
 
 def told(result: dict[str, Any], policies: list[str]) -> None:
     rates = {policy: middle(result["runs"][policy], "rows_per_s") for policy in policies}
-    print(
-        f"\n{'':8} {'rows/s (medians)':>17} {'each run':>26} {'to none':>8} {'paper':>6} {'wait p50':>9} {'memory':>8}"
-    )
+    print(f"\n{'':8} {'rows/s':>8} {'to none':>8} {'paper':>6} {'wait p50':>10} {'memory':>9}  each run")
     for policy in policies:
         runs = result["runs"][policy]
         each = " ".join(f"{run['rows_per_s']:,}" for run in runs)
         to_none = f"{rates[policy] / rates['none']:.2f}" if rates.get("none") else "-"
+        paper = PAPER[policy] / PAPER["none"]
         print(
-            f"{policy:8} {rates[policy]:>17,.0f} {each:>26} {to_none:>8} {PAPER[policy] / PAPER['none']:>6.2f} "
-            f"{middle(runs, 'wait_ms'):>6,.0f} ms {middle(runs, 'memory_mb'):>5,.0f} MB"
+            f"{policy:8} {rates[policy]:>8,.0f} {to_none:>8} {paper:>6.2f} "
+            f"{middle(runs, 'wait_ms'):>7,.0f} ms {middle(runs, 'memory_mb'):>6,.0f} MB  {each}"
         )
     if rates.get("cluster") and "flux" in rates:
         result["flux_to_cluster"] = round(rates["flux"] / rates["cluster"], 3)
@@ -159,6 +158,7 @@ def main() -> None:
     parser.add_argument("--warm-s", type=float, default=20, help="before that, with warm replicas")
     parser.add_argument("--offered", type=float, default=420_000, help="rows a second")
     parser.add_argument("--buffer-mb", type=int, default=32, help="that ingress keeps for one consumer")
+    parser.add_argument("--group-mb", type=int, default=4, help="that an engine takes at a time")
     parser.add_argument("--heap", type=int, default=640, help="of each Java, MB")
     parser.add_argument("--light-compiler", action="store_true", help="for Java, in all runs")
     parser.add_argument("--only", help="policies, with commas")

@@ -44,12 +44,20 @@ class Watch:
             self.samples.append(_sample(status))
         time.sleep(seconds)
 
-    def look_for(self, seconds: float) -> list[Sample]:
-        """The samples of so long a time from now on."""
+    def look_for(self, seconds: float, steps_min: int = 0) -> list[Sample]:
+        """The samples of so long a time from now on; of longer, until output has moved on so often."""
         began_us = time.time_ns() // 1_000
         until_us = began_us + int(seconds * 1e6)
-        self.trial.wait(f"{seconds:g} s to pass", lambda s: s["at_us"] >= until_us, timeout_s=seconds + 60)
-        return [sample for sample in self.samples if sample.at_us >= began_us]
+
+        def seen() -> list[Sample]:
+            return [sample for sample in self.samples if sample.at_us >= began_us]
+
+        self.trial.wait(
+            f"{seconds:g} s to pass with {steps_min} outputs",
+            lambda s: s["at_us"] >= until_us and len(steps(seen())) >= steps_min,
+            timeout_s=5 * seconds + 60,
+        )
+        return seen()
 
 
 def _sample(status: dict[str, Any]) -> Sample:

@@ -172,7 +172,15 @@ def test_rows_dealt_by_arrow_meet_rows_dealt_by_spark_in_a_join(
         with pytest.raises(
             EnvironmentFailed, match=r"matched \(by k, v into 3\), not to matched \(by k, v into 2\)"
         ):
-            other.engine("due", tmp_path / "other").start(snapshot)
+            other.engine(early, tmp_path / "other").start(snapshot)
+
+        # In another partition the state would be that of other keys.
+        with pytest.raises(
+            EnvironmentFailed, match=r"'due' is of partition 1 of 2 by id, not of partition 0 of 2 by id"
+        ):
+            run.engines[Partition("due", 0)].restore(snapshot)
+        with pytest.raises(BrokenInvariant, match="joined has no partition due/2"):
+            run.engine(Partition("due", 2))
 
 
 def chain_of_two(output: Any, key: str, *, beside_source: bool = False) -> us.Flow:

@@ -18,6 +18,8 @@ from understudy.demo.figure import draw
 from understudy.demo.sessions import SOURCE
 from understudy.demo.truth import batch, generated, origin_us
 from understudy.demo.verdict import (
+    WITHIN_S,
+    arrivals,
     compare,
     deliveries,
     middle_and_p99,
@@ -28,6 +30,7 @@ from understudy.demo.verdict import (
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
+from understudy.flow.policy import policy_named
 from understudy.runtime.local import LocalRun, end_descendants
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.sinks.reading import read_output
@@ -78,15 +81,22 @@ def _prepared(folder: Path, arguments: Namespace) -> RunSettings:
     path.write_text(
         _FLOW_FILE.format(path=path, rate=arguments.rate, rows=rows, output=str(folder / "output"))
     )
+    policy = policy_named(arguments.policy)
     return RunSettings(
-        run=folder.name, flow_path=str(path), folder=str(folder), zookeeper="", heap_mb=arguments.heap
+        run=folder.name,
+        flow_path=str(path),
+        folder=str(folder),
+        zookeeper="",
+        policy=policy.name,
+        nodes=policy.nodes,
+        heap_mb=arguments.heap,
     )
 
 
 def _played(settings: RunSettings, source_s: float, interruption: Interruption) -> Story:
-    with LocalRun.on_own_zookeeper(settings, nodes=2, standby=1) as run:
+    with LocalRun.on_own_zookeeper(settings, nodes=settings.nodes, standby=1) as run:
         run.start()
-        _say("Starting a gateway, two replicas and a standby, each with a Spark of its own.")
+        _say(f"Starting a gateway, {settings.nodes} nodes and a standby, each with a Spark of its own.")
         try:
             return Show(run, interruption, _say).play(source_s)
         except Interrupted:
@@ -103,8 +113,9 @@ def _verdict(
     found = compare(expected, actual)
     kills_us = [kill.at_us for kill in story.kills]
     source_end_us = rows.column("ts").cast("int64")[-1].as_py()
+    times_us = [delivery.at_us for delivery in delivered]
     interval_ms, interval_p99_ms = middle_and_p99(
-        normal_intervals_ms(delivered, story.steady_us, source_end_us, kills_us)
+        normal_intervals_ms(times_us, story.steady_us, source_end_us, kills_us)
     )
     steady = [d for d in delivered if d.at_us >= story.steady_us]
     latency_ms, latency_p99_ms = middle_and_p99([d.latency_ms(flow.bucket_us) for d in steady])
@@ -133,16 +144,32 @@ def _verdict(
                 "node": kill.node,
                 "role": kill.role,
                 "at_s": round((kill.at_us - story.began_us) / 1e6, 1),
-                "longest_silence_ms": silence_ms(delivered, kill.at_us),
+                "longest_silence_ms": silence_ms(times_us, kill.at_us),
                 "caught_up": kill.caught_up,
                 "caught_up_after_s": kill.caught_up_us and round((kill.caught_up_us - kill.at_us) / 1e6, 1),
             }
             for kill in story.kills
         ],
+        "partitions": _partitions(settings, story, source_end_us),
         "interval_ms": {"median": interval_ms, "p99": interval_p99_ms},
         "latency_ms": {"median": latency_ms, "p99": latency_p99_ms},
         "memory_mb": {"total": story.total_mb, **story.memory_mb},
     }
+
+
+def _partitions(settings: RunSettings, story: Story, source_end_us: int) -> dict[str, Any]:
+    """How long each partition's output stayed away, normally and after each kill, until all was whole."""
+    harmed = [(k.at_us, max(WITHIN_S, ((k.caught_up_us or k.at_us) - k.at_us) / 1e6)) for k in story.kills]
+    found: dict[str, Any] = {}
+    for partition, at_us in arrivals(settings.history_file("gateway")).items():
+        first_us = harmed[0][0] if harmed else source_end_us
+        normal = normal_intervals_ms(at_us, story.steady_us, first_us, [])
+        median_ms, p99_ms = middle_and_p99(normal)
+        found[partition] = {
+            "interval_ms": {"median": median_ms, "p99": p99_ms, "longest": max(normal, default=0.0)},
+            "longest_silence_ms": [silence_ms(at_us, kill_us, within_s) for kill_us, within_s in harmed],
+        }
+    return found
 
 
 def _violations(history: Path) -> list[str]:
@@ -168,6 +195,11 @@ def _tell(verdict: dict[str, Any], folder: Path) -> None:
     print(f"  interval      {_spread(interval)} between outputs")
     for kill in verdict["kills"]:
         print(f"  silence       {kill['longest_silence_ms']:.0f} ms at most after {kill['node']} was killed")
+    for partition, told in verdict["partitions"].items():
+        silences = ", ".join(f"{each:.0f}" for each in told["longest_silence_ms"])
+        print(
+            f"  {partition:<13} interval {_spread(told['interval_ms'])}; at most {silences} ms after the kills"
+        )
     print(f"  latency       {_spread(verdict['latency_ms'])}")
     print(f"  memory        {verdict['memory_mb']['total']:.0f} MB in all at most")
     print(f"  time          {verdict['seconds']:.0f} s\n")

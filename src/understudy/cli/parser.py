@@ -105,7 +105,13 @@ def _demo(commands: Any) -> None:
         "run a flow, kill two of its machines, and prove that nothing was lost",
         "Takes two to three minutes. Ends with a verdict against a batch job over the same input, "
         "and a picture.",
-        "understudy demo",
+        "understudy demo\n  understudy demo --policy flux --seconds 150 --rate 5000",
+    )
+    made.add_argument(
+        "--policy",
+        choices=("pair", "flux"),
+        default="pair",
+        help="two whole replicas, or partitions on four nodes with two copies each (pair)",
     )
     made.add_argument("--folder", metavar="DIR", help="the run's folder (a new one under runs/)")
     made.add_argument("--seconds", type=_positive, default=70.0, metavar="S", help="seconds of input (70)")

@@ -2,8 +2,9 @@
 
 Kills happen when the run is in the state that makes them worth watching, not at fixed times: the primary
 dies when both replicas are active and output is flowing, its former partner when the standby has caught up
-in the primary's place and output is flowing again. The input has a fixed length, so the gateway ends by
-itself.
+in the primary's place and output is flowing again. Of a partitioned flow, which has no such roles, two nodes
+die one after the other, and each time the copies that died with it are made again elsewhere. The input has a
+fixed length, so the gateway ends by itself.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import psutil
 
 from understudy.cli.interruption import Interrupted, Interruption
 from understudy.runtime.local import LocalRun, memory_mb
-from understudy.runtime.status import started_as
+from understudy.runtime.status import is_partitioned, started_as
 from understudy.runtime.trial import Trial, all_active, ready_processes
 
 STEADY_S = 8.0
 #: On a busy machine it may never be quite steady; after this long it goes on anyway.
 PATIENCE_S = 20.0
+#: So many groups of every engine show what is normal in a partitioned flow.
+STEPS = 10
 _PROGRESS_EVERY_S = 10.0
 _WEIGH_EVERY_S = 2.0
 
@@ -69,13 +72,21 @@ class Show:
     def play(self, source_s: float) -> Story:
         """The whole run. Raises the trial's `Finished` if the input ends before the second kill."""
         self._wait_for_nodes()
-        self._wait_until_steady("Both replicas are active and output is flowing.")
+        status = self._wait_until_steady("Every place is filled and output is flowing.")
         self.story.steady_us = now_us()
-        survivor = self._trial.process_in("secondary")
-        self._wait_for_catch_up(self._kill("primary", "primary"))
-        self._wait_until_steady("Both places are filled again and output is flowing.")
-        self._kill(survivor, "the former secondary")
-        self._say("One replica is left. Waiting for the end of the input.")
+        if is_partitioned(status):
+            first, second = holders(status)[1:3] if len(holders(status)) > 2 else holders(status)
+            self._await_steps()
+            self._wait_for_catch_up(self._kill(first, copies_on(status, first)))
+            status = self._wait_until_steady("Every place is filled again and output is flowing.")
+            self._wait_for_catch_up(self._kill(second, copies_on(status, second)))
+        else:
+            survivor = self._trial.process_in("secondary")
+            self._wait_for_catch_up(self._kill("primary", "primary"))
+            self._wait_until_steady("Both places are filled again and output is flowing.")
+            self._kill(survivor, "the former secondary")
+            self._say("One replica is left.")
+        self._say("Waiting for the end of the input.")
         self._trial.wait_finished(source_s + 120.0)
         self.story.ended_us = now_us()
         self._say("Every packet has been taken in and every result delivered.")
@@ -94,9 +105,22 @@ class Show:
 
         self._trial.wait("every node to start", all_there, 300.0)
 
-    def _wait_until_steady(self, then_say: str) -> None:
+    def _wait_until_steady(self, then_say: str) -> dict[str, Any]:
         status = self._trial.wait_running(held_s=STEADY_S, patience_s=PATIENCE_S, timeout_s=600.0)
         self._say(f"{then_say} Latency {status['latency_ms']:.0f} ms, {status['rows_out']} results so far.")
+        return status
+
+    def _await_steps(self) -> None:
+        """Let every engine take some groups, so that it is known what is normal."""
+        groups = {node: facts["groups"] for node, facts in self._status()["nodes"].items()}
+
+        def stepped(status: dict[str, Any]) -> bool:
+            return all(status["nodes"][node]["groups"] >= before + STEPS for node, before in groups.items())
+
+        self._trial.wait("some groups of every engine", stepped)
+
+    def _status(self) -> dict[str, Any]:
+        return self._trial.wait("a status", lambda _status: True)
 
     def _kill(self, target: str, role: str) -> Kill:
         name = self._trial.kill(target)
@@ -113,7 +137,9 @@ class Show:
         newest = max(status["seats"].values(), key=lambda seat: int(seat["epoch"]))
         kill.caught_up = started_as(newest["node"])
         took_s = (kill.caught_up_us - kill.at_us) / 1e6
-        self._say(f"{kill.caught_up} has caught up in its place, {took_s:.1f} s after the kill.")
+        self._say(
+            f"Everything is there twice again {took_s:.1f} s after the kill, thanks to {kill.caught_up}."
+        )
 
     # --- meanwhile ---------------------------------------------------------------------------------------
 
@@ -159,6 +185,17 @@ def proportional_mb(pid: int) -> float:
     except psutil.NoSuchProcess:
         pass
     return total_mb
+
+
+def holders(status: dict[str, Any]) -> list[str]:
+    """The processes that hold copies of partitions."""
+    return sorted({started_as(seat["node"]) for seat in status["seats"].values() if seat["status"] != "DEAD"})
+
+
+def copies_on(status: dict[str, Any], name: str) -> str:
+    """What a process holds, in words."""
+    copies = [copy for copy, seat in status["seats"].items() if started_as(seat["node"]) == name]
+    return f"with {', '.join(copies)}"
 
 
 def progress(status: dict[str, Any] | None, nodes: list[str]) -> str:

@@ -217,9 +217,10 @@ class Host:
                 resident = self._resident(copy, epoch)
                 if resident is not None:
                     self._begin(resident)
-            case Inside(copy, epoch, inner):
+            case Inside(copy, epoch, events):
                 resident = self._resident(copy, epoch)
-                if resident is not None:
+                for inner in events if resident is not None else ():
+                    assert resident is not None
                     self._drive(resident, inner)
                     if isinstance(inner, PartitionState):
                         self._begin(resident)

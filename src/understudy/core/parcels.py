@@ -115,11 +115,11 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Something happened to a copy within its process: to its engine, its mover or its sink."""
+    """Things happened to a copy within its process, in this order: to its engine, its mover or its sink."""
 
     copy: Copy
     epoch: int
-    event: object
+    events: tuple[object, ...]
 
 
 HostEvent = ViewSeen | PeerUp | PeerDown | ParcelFrom | Began | Inside

@@ -90,24 +90,32 @@ def out_of_order(delivered: Iterable[Delivery]) -> int:
     return sum(number <= before for number, before in zip(numbers[1:], highest, strict=False))
 
 
-def silence_ms(delivered: Sequence[Delivery], after_us: int, within_s: float = WITHIN_S) -> float:
-    """The longest pause of which some part lies between `after_us` and `within_s` later."""
+def arrivals(history: Path) -> dict[str, list[int]]:
+    """When output of each partition reached a gateway, by partition; empty if the flow has none."""
+    found: dict[str, list[int]] = {}
+    for line in history.read_text().splitlines():
+        record = json.loads(line)
+        if record.get("kind") == "arrived":
+            found.setdefault(record["partition"], []).append(record["at_us"])
+    return dict(sorted(found.items()))
+
+
+def silence_ms(at_us: Sequence[int], after_us: int, within_s: float = WITHIN_S) -> float:
+    """Of the pauses between these times, the longest of which some part lies within so long after a time."""
     until_us = after_us + within_s * 1e6
-    pauses = [b.at_us - a.at_us for a, b in pairwise(delivered) if after_us < b.at_us and a.at_us < until_us]
+    pauses = [b - a for a, b in pairwise(at_us) if after_us < b and a < until_us]
     return max(pauses, default=0) / 1_000
 
 
 def normal_intervals_ms(
-    delivered: Sequence[Delivery], begin_us: int, end_us: int, failures_us: Sequence[int]
+    at_us: Sequence[int], begin_us: int, end_us: int, failures_us: Sequence[int], within_s: float = WITHIN_S
 ) -> list[float]:
-    """Pauses between deliveries in the time that is neither start, nor end, nor just after a failure."""
-    disturbed = [(at, at + WITHIN_S * 1e6) for at in failures_us]
+    """The pauses between these times that touch neither start, nor end, nor the while after a failure."""
+    disturbed = [(at, at + within_s * 1e6) for at in failures_us]
     return [
-        (b.at_us - a.at_us) / 1_000
-        for a, b in pairwise(delivered)
-        if begin_us <= a.at_us
-        and b.at_us <= end_us
-        and not any(a.at_us < until and since < b.at_us for since, until in disturbed)
+        (b - a) / 1_000
+        for a, b in pairwise(at_us)
+        if begin_us <= a and b <= end_us and not any(a < until and since < b for since, until in disturbed)
     ]
 
 

@@ -310,4 +310,6 @@ def _shown(expression: Node) -> str:
         return expression.name
     if expression.kind == "Literal":
         return str(expression.fields.get("value"))
+    if expression.kind == "Cast" and _is_widened_integer(expression):
+        return _shown(expression.children[0])
     return f"{function_name(expression.kind)}({', '.join(map(_shown, expression.children))})"

@@ -91,13 +91,8 @@ class Hosting:
         self._actor.post(self.handle, event)
 
     def inside(self, copy: Copy, epoch: int, *events: object) -> None:
-        """Something happened to a copy of this process."""
-
-        def happened() -> None:
-            for event in events:
-                self.handle(Inside(copy, epoch, event))
-
-        self._actor.post(happened)
+        """Things happened to a copy of this process."""
+        self._actor.post(self.handle, Inside(copy, epoch, events))
 
     def handle(self, event: HostEvent) -> None:
         for instruction in self.host.handle(event):

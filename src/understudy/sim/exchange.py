@@ -253,7 +253,7 @@ class ExchangeWorld:
         rows = bucket.payload if isinstance(bucket.payload, tuple) else ()
         for partition, own in share(rows, list(self.topology.consumers(INGRESS))).items():
             put = ProducedFor(partition, Bucket(bucket.number, own or None, len(own)))
-            self._drive(gateway, Inside(Copy(INGRESS, OUTER), 0, put))
+            self._drive(gateway, Inside(Copy(INGRESS, OUTER), 0, (put,)))
 
     def _drive(self, process: Process, event: HostEvent) -> None:
         self._touched[process.name] = process
@@ -314,10 +314,10 @@ class ExchangeWorld:
                 self._fetch(worker)
             case Group(buckets):
                 self._process(process, worker, buckets)
-                self._drive(process, Inside(worker.copy, worker.epoch, Processed()))
+                self._drive(process, Inside(worker.copy, worker.epoch, (Processed(),)))
             case Snap():
                 worker.snapshot = dict(worker.engine.sums)
-                self._drive(process, Inside(worker.copy, worker.epoch, SnapshotTaken()))
+                self._drive(process, Inside(worker.copy, worker.epoch, (SnapshotTaken(),)))
             case Shipment() as shipment:
                 self._ship(worker, shipment)
 
@@ -333,7 +333,7 @@ class ExchangeWorld:
             for partition, own in share(worker.engine.advance(rows), above).items():
                 if own or bucket.number == last:
                     put = ProducedFor(partition, Bucket(bucket.number, own or None, len(own)))
-                    self._drive(process, Inside(worker.copy, worker.epoch, put))
+                    self._drive(process, Inside(worker.copy, worker.epoch, (put,)))
 
     def _deliver(self, buckets: tuple[Bucket, ...]) -> None:
         for bucket in buckets:
@@ -370,8 +370,8 @@ class ExchangeWorld:
             resident = process.host.residents.get(active.copy)
             if seen and resident is not None and resident.begun:
                 active.met = standby.epoch
-                self._drive(process, Inside(active.copy, active.epoch, PairAvailable()))
-                self._drive(process, Inside(active.copy, active.epoch, MoverReady()))
+                self._drive(process, Inside(active.copy, active.epoch, (PairAvailable(),)))
+                self._drive(process, Inside(active.copy, active.epoch, (MoverReady(),)))
                 return
         standby.work.append(Fetch())
 
@@ -384,7 +384,7 @@ class ExchangeWorld:
         if resident is None or resident.begun:
             return
         standby.engine.sums = dict(shipment.sums)
-        self._drive(process, Inside(standby.copy, standby.epoch, shipment.state))
+        self._drive(process, Inside(standby.copy, standby.epoch, (shipment.state,)))
 
     # --- the controller ----------------------------------------------------------------------------------
 

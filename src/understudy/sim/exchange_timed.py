@@ -163,7 +163,7 @@ class TimedExchange:
         partitions = self.topology.consumers(INGRESS)
         for partition in partitions:
             share = Bucket(number, b"", self.bucket_bytes // len(partitions))
-            self._drive(GATEWAY, Inside(Copy(INGRESS, OUTER), 0, ProducedFor(partition, share)))
+            self._drive(GATEWAY, Inside(Copy(INGRESS, OUTER), 0, (ProducedFor(partition, share),)))
         self._keeps(GATEWAY)
 
     def kill(self, name: str) -> None:
@@ -272,7 +272,7 @@ class TimedExchange:
                     numbers = [bucket.number for bucket in buckets]
                     self._post(from_us + costs.group_us, lambda: self._done(name, copy, epoch, numbers))
             case TakeSnapshot():
-                taken = Inside(copy, epoch, SnapshotTaken())
+                taken = Inside(copy, epoch, (SnapshotTaken(),))
                 self._post(from_us + costs.snapshot_us, lambda: self._drive(name, taken))
             case ShipPartition(state):
                 take_us = costs.state_bytes / costs.bytes_per_us + costs.latency_us + costs.restore_us
@@ -287,16 +287,16 @@ class TimedExchange:
         for number in numbers:
             for partition in above:
                 share = Bucket(number, b"", self.bucket_bytes // count // len(above))
-                self._drive(name, Inside(copy, epoch, ProducedFor(partition, share)))
+                self._drive(name, Inside(copy, epoch, (ProducedFor(partition, share),)))
         if name in self.places:
             self._keeps(name)
-        self._drive(name, Inside(copy, epoch, Processed()))
+        self._drive(name, Inside(copy, epoch, (Processed(),)))
 
     def _delivered(self, through: BucketId, epoch: int) -> None:
         for number in self.sealed_us:
             if number <= through:
                 self.delivered_us.setdefault(number, self.now_us)
-        self._drive(GATEWAY, Inside(Copy(EGRESS, OUTER), epoch, Processed()))
+        self._drive(GATEWAY, Inside(Copy(EGRESS, OUTER), epoch, (Processed(),)))
 
     def _meet(self, standby: Copy, epoch: int) -> None:
         """The standby's mover asks, and asks again until the active copy's process has heard of it."""
@@ -309,12 +309,12 @@ class TimedExchange:
         if seen is None or seen.seat(standby).epoch != epoch:
             self._post(self.now_us + self.costs.retry_us, lambda: self._meet(standby, epoch))
             return
-        self._drive(seat.node, Inside(standby.other, seat.epoch, PairAvailable()))
-        self._drive(seat.node, Inside(standby.other, seat.epoch, MoverReady()))
+        self._drive(seat.node, Inside(standby.other, seat.epoch, (PairAvailable(),)))
+        self._drive(seat.node, Inside(standby.other, seat.epoch, (MoverReady(),)))
 
     def _install(self, standby: Copy, state: PartitionState) -> None:
         seat = self.published[-1][1].seat(standby)
-        self._drive(seat.node, Inside(standby, seat.epoch, state))
+        self._drive(seat.node, Inside(standby, seat.epoch, (state,)))
 
     # --- what can be seen --------------------------------------------------------------------------------
 

@@ -297,9 +297,7 @@ class Boundary:
                 since = self._absent_since.setdefault(slot, now)
                 if now - since > self._settings.silence_s:
                     self._absent_since[slot] = now
-                    self._around.report(
-                        "suspected", {"node": seat.node, "epoch": seat.epoch, "by": GATEWAY}
-                    )
+                    self._around.report("suspected", {"node": seat.node, "epoch": seat.epoch, "by": GATEWAY})
 
     # --- on the actor: data ------------------------------------------------------------------------------
 

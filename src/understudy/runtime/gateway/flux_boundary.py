@@ -159,7 +159,7 @@ class FluxBoundary:
             self._recorder.sealed([bucket])
             for partition, share in shares.items():
                 self._recorder.produced_for(_INGRESS, partition, [share])
-                self._hosting.handle(Inside(_INGRESS, 0, ProducedFor(partition, share)))
+                self._hosting.handle(Inside(_INGRESS, 0, (ProducedFor(partition, share),)))
         self._putting = False
         self._around.room(not self._waiting and not (ingress is not None and ingress.full))
 
@@ -169,7 +169,7 @@ class FluxBoundary:
         self._delivered = max(self._delivered, through)
         if self._group_through is not None and through >= self._group_through:
             self._group_through = None
-            self._hosting.handle(Inside(_EGRESS, 0, Processed()))
+            self._hosting.handle(Inside(_EGRESS, 0, (Processed(),)))
 
     # --- what the host asks for --------------------------------------------------------------------------
 

@@ -1,0 +1,54 @@
+"""A snapshot says what it is of, and goes nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from understudy.engine.identity import WHOLE, Identity, Share
+from understudy.engine.storing import Digests, read_manifest, seal_snapshot
+from understudy.flow.errors import EnvironmentFailed
+
+SESSIONS = Identity("sessions", Share(0, 3, ("src", "dst")), {"stats": (("app", "src"), 2)})
+
+
+def written(identity: Identity, directory: Path) -> dict[str, Any]:
+    """What a snapshot's manifest says when it is read again."""
+    directory.mkdir()
+    seal_snapshot(directory, {**identity.facts(), "through": 5, "output_through": 4}, Digests())
+    return read_manifest(directory)
+
+
+def test_a_snapshot_goes_on_where_it_was_taken(tmp_path: Path) -> None:
+    SESSIONS.require_own(tmp_path, written(SESSIONS, tmp_path / "snapshot"))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (replace(SESSIONS, fragment="stats"), "is of fragment 'sessions', not 'stats'"),
+        (
+            replace(SESSIONS, share=Share(1, 3, ("src", "dst"))),
+            "'sessions' is of partition 0 of 3 by src, dst, not of partition 1 of 3 by src, dst",
+        ),
+        (replace(SESSIONS, share=Share(0, 2, ("src", "dst"))), "not of partition 0 of 2 by src, dst"),
+        (replace(SESSIONS, share=Share(0, 3, ("src",))), "not of partition 0 of 3 by src. Restore"),
+        (replace(SESSIONS, share=WHOLE), "not of partition 0 of 1. Restore"),
+        (replace(SESSIONS, dealt_to={}), r"dealt out to stats \(by app, src into 2\), not to nobody"),
+    ],
+)
+def test_a_snapshot_goes_nowhere_else(tmp_path: Path, other: Identity, said: str) -> None:
+    with pytest.raises(EnvironmentFailed, match=said):
+        other.require_own(tmp_path, written(SESSIONS, tmp_path / "snapshot"))
+
+
+def test_a_snapshot_that_names_no_partition_is_of_a_whole_fragment(tmp_path: Path) -> None:
+    manifest = {"fragment": "sessions"}
+    Identity("sessions", WHOLE, {}).require_own(tmp_path, manifest)
+    with pytest.raises(
+        EnvironmentFailed, match=r"is of partition 0 of 1, not of partition 0 of 3 by src, dst"
+    ):
+        SESSIONS.require_own(tmp_path, manifest)
