@@ -4,10 +4,10 @@
     python studies/flux_recovery.py --find-ceiling [--rate 42000]
 
 The firewall flow (`firewall.py`) with the paper's state and rate. The paper has four machines with one
-partition of each fragment on each, one for ingress and egress, and a standby. With few cores, two nodes with two partitions
-are the default. When the state is full and the run has been steady for `--before` seconds, one node is
-killed; the standby takes its places, level by level, and the run goes on to its end. Then its history is
-judged, and all of its output is compared with the same results worked out by numpy.
+partition of each fragment on each, one machine for ingress and egress, and a standby. With few cores, two
+nodes with two partitions are the default. When the state is full and the run has been steady for `--before`
+seconds, one node is killed; the standby takes its places, level by level, and the run goes on to its end.
+Then its history is judged, and all of its output is compared with the same results worked out by numpy.
 
 * *silence*: the time between two outputs of one partition reaching egress. After the kill the longest that
   touches the time until ten seconds after every partition was whole again; before it, the usual ones.
@@ -22,9 +22,7 @@ that fails says how much was done, and the next one is somewhat below that.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,8 +41,10 @@ from harness import (
     say,
     spent_between,
 )
-from understudy.demo.verdict import Delivery, deliveries
-from understudy.runtime.trial import all_active, warm
+from recovery_facts import input_facts, moves, output_facts, silences
+from understudy.demo.verdict import deliveries
+from understudy.runtime.status import started_as
+from understudy.runtime.trial import Trial, all_active, warm
 from watching import Sample, Watch, buckets_done_per_s, input_rates, rows_in_per_s
 
 mpl.use("Agg")
@@ -53,6 +53,7 @@ import matplotlib.pyplot as plt
 BUCKET_MS = 100
 #: Rows that fill every group's state, and some.
 FILLED_ROWS = 300_000
+#: How long a recovery may still show in the output.
 AFTER_US = 10_000_000
 CEILING_RUNS_MAX = 5
 VALUES = ("sessions", "longest_us", "total_us", "average_us")
@@ -125,7 +126,7 @@ def recovery(arguments: argparse.Namespace, rate: float) -> tuple[dict[str, Any]
     try:
         calm = steady(watch, arguments.before, rate)
         say(f"steady: {calm.facts}")
-        trial.kill(arguments.victim)
+        trial.kill(arguments.victim or _first_seated(trial))
         killed_us = trial.harms[-1].at_us
         trial.wait_decided()
         whole_us = trial.wait("every partition to be whole again", all_active, timeout_s=300)["at_us"]
@@ -137,18 +138,20 @@ def recovery(arguments: argparse.Namespace, rate: float) -> tuple[dict[str, Any]
     verdict = compare_with_truth(folder, FIREWALL, VALUES, finished=True)
     history = folder / "run" / "history"
     # Past the end of the input all windows close at once, which says nothing about anybody's pace.
-    ended_us = next(s.at_us for s in watch.samples if s.rows_in >= max(x.rows_in for x in watch.samples))
+    rows_in_max = max(sample.rows_in for sample in watch.samples)
+    ended_us = next(sample.at_us for sample in watch.samples if sample.rows_in == rows_in_max)
     delivered = [d for d in deliveries(history / "gateway.jsonl") if d.at_us <= ended_us]
+    until_us = min(whole_us + AFTER_US, ended_us)
     inputs = [(at, r) for at, r in input_rates(watch.samples) if calm.begin_us <= at <= ended_us]
     result = {
         "settings": {**vars(arguments), "rate": rate},
         "steady": calm.facts,
         "whole_again_s": round((whole_us - killed_us) / 1e6, 2),
-        "input": _input(inputs, rate, killed_us, whole_us),
+        "input": input_facts(inputs, rate, killed_us, whole_us),
         "buffered_mb_max": round(max(s.buffered_bytes for s in watch.samples) / 2**20, 1),
-        "output": _output(delivered, calm, killed_us, whole_us),
-        "moves": _moves(history, killed_us),
-        "partitions": _silences(history, calm, killed_us, whole_us + AFTER_US),
+        "output": output_facts(delivered, BUCKET_MS * 1_000, calm.begin_us, killed_us, until_us),
+        "moves": moves(history, killed_us),
+        "partitions": silences(history, calm.begin_us, killed_us, until_us),
         "verdict": {**verdict, "history": "clean"},
         "bound": calm.bound(),
     }
@@ -158,88 +161,10 @@ def recovery(arguments: argparse.Namespace, rate: float) -> tuple[dict[str, Any]
     return result, {**drawn, "begin_us": calm.begin_us, "rate": rate}
 
 
-def _input(inputs: list[tuple[int, float]], rate: float, killed_us: int, whole_us: int) -> dict[str, Any]:
-    """Rows a second taken in, second by second: usually, and while the partitions were not whole."""
-    during = [r for at, r in inputs if killed_us <= at <= whole_us] or [0.0]
-    usual = [r for at, r in inputs if at < killed_us] or [0.0]
-    below = sum(r < 0.95 * rate for at, r in inputs)
-    return {
-        "target": rate,
-        "usual_median": round(median(usual)),
-        "usual_least": round(min(usual)),
-        "recovery_median": round(median(during)),
-        "recovery_least": round(min(during)),
-        "seconds_below_95_percent": below,
-        "seconds": len(inputs),
-    }
-
-
-def _output(delivered: list[Delivery], calm: Steady, killed_us: int, whole_us: int) -> dict[str, Any]:
-    """Rows a second delivered and latency: before the kill, and until ten seconds after the recovery."""
-    spans = {"before": (calm.begin_us, killed_us), "during": (killed_us, whole_us + AFTER_US)}
-    out: dict[str, Any] = {}
-    for name, (begin_us, end_us) in spans.items():
-        within = [d for d in delivered if begin_us <= d.at_us < end_us]
-        latency_ms = [d.latency_ms(BUCKET_MS * 1_000) for d in within] or [0.0]
-        out[name] = {
-            "rows_per_s": round(sum(d.rows for d in within) / ((end_us - begin_us) / 1e6)),
-            "latency_ms": round(median(latency_ms)),
-            "latency_max_ms": round(max(latency_ms)),
-        }
-    return out
-
-
-def _records(history: Path, *kinds: str) -> list[dict[str, Any]]:
-    found = []
-    for file in sorted(history.glob("*.jsonl")):
-        for line in file.read_text().splitlines():
-            record = json.loads(line)
-            if record["kind"] in kinds:
-                found.append(record)
-    return sorted(found, key=lambda record: record["at_us"])
-
-
-def _moves(history: Path, killed_us: int) -> list[dict[str, Any]]:
-    """Every state that was moved after the kill: whose, how much, the pause it cost, how long it took."""
-    records = [r for r in _records(history, "snapshot", "installed") if r["at_us"] >= killed_us]
-    taken = {_partition(r): r for r in records if r["kind"] == "snapshot"}
-    moves = []
-    for installed in records:
-        snapshot = taken.get(_partition(installed))
-        if installed["kind"] == "installed" and snapshot is not None:
-            moves.append(
-                {
-                    "partition": _partition(installed),
-                    "bytes": snapshot["bytes"],
-                    "pause_ms": round(snapshot["pause_us"] / 1e3, 1),
-                    "after_kill_s": round((snapshot["at_us"] - killed_us) / 1e6, 2),
-                    "moved_s": round((installed["at_us"] - snapshot["at_us"]) / 1e6, 2),
-                }
-            )
-    return moves
-
-
-def _partition(record: dict[str, Any]) -> str:
-    return str(record["of"]).rpartition(":")[0]
-
-
-def _silences(history: Path, calm: Steady, killed_us: int, until_us: int) -> dict[str, dict[str, float]]:
-    """By partition: usual times between outputs, and the longest after the kill; in seconds."""
-    arrivals: dict[str, list[int]] = {}
-    for record in _records(history, "arrived"):
-        arrivals.setdefault(record["partition"], []).append(record["at_us"])
-    out = {}
-    for partition, times in sorted(arrivals.items()):
-        gaps = [((b - a) / 1e6, a, b) for a, b in pairwise(times)]
-        usual = sorted(gap for gap, a, b in gaps if calm.begin_us <= a and b <= killed_us) or [0.0]
-        after = [gap for gap, a, b in gaps if b > killed_us and a < until_us] or [0.0]
-        out[partition] = {
-            "usual_median_s": round(median(usual), 2),
-            "usual_p95_s": round(usual[int(0.95 * (len(usual) - 1))], 2),
-            "usual_max_s": round(usual[-1], 2),
-            "after_kill_max_s": round(max(after), 2),
-        }
-    return out
+def _first_seated(trial: Trial) -> str:
+    """The node that has the first place. Who has one and who waits depends on who was up first."""
+    status = trial.wait("seats", lambda status: bool(status["seats"]))
+    return started_as(next(iter(status["seats"].values()))["node"])
 
 
 # --- telling ----------------------------------------------------------------------------------------------
@@ -248,10 +173,10 @@ def _silences(history: Path, calm: Steady, killed_us: int, until_us: int) -> dic
 def told(result: dict[str, Any]) -> None:
     arguments, calm, taken = result["settings"], result["steady"], result["input"]
     before, during = result["output"]["before"], result["output"]["during"]
-    moves = result["moves"]
-    megabytes = sum(move["bytes"] for move in moves) / 2**20
-    pauses = [move["pause_ms"] for move in moves] or [0.0]
-    moved = [move["moved_s"] for move in moves] or [0.0]
+    moved_states = result["moves"]
+    megabytes = sum(move["bytes"] for move in moved_states) / 2**20
+    pauses = [move["pause_ms"] for move in moved_states] or [0.0]
+    moved = [move["moved_s"] for move in moved_states] or [0.0]
     verdict = result["verdict"]
     lines = [
         ("machines", f"{arguments['nodes']} + {arguments['standby']} standby", "4 + 1 standby"),
@@ -275,7 +200,7 @@ def told(result: dict[str, Any]) -> None:
             f"{during['latency_ms']:,} ({during['latency_max_ms']:,})",
             "",
         ),
-        ("state moved", f"{megabytes:.1f} MB, {len(moves)} copies", "8.5 MB"),
+        ("state moved", f"{megabytes:.1f} MB, {len(moved_states)} copies", "8.5 MB"),
         ("pause of the copy that lives on, most, ms", f"{max(pauses):.0f}", "941"),
         ("moved and installed, s for a copy, most", f"{max(moved):.2f}", "0.941"),
         ("every partition whole again, s", f"{result['whole_again_s']:.1f}", "about 1"),
@@ -299,7 +224,7 @@ def told(result: dict[str, Any]) -> None:
         usual = f"{each['usual_median_s']:>21.2f} {each['usual_p95_s']:>6.2f} {each['usual_max_s']:>6.2f}"
         print(f"{name:32} {usual} {each['after_kill_max_s']:>25.2f}")
     print("\nstate of a partition      s after the kill       MB   pause, ms   moved, s")
-    for move in moves:
+    for move in moved_states:
         print(
             f"{move['partition']:25} {move['after_kill_s']:>16.2f} {move['bytes'] / 2**20:>8.2f} "
             f"{move['pause_ms']:>11.1f} {move['moved_s']:>10.2f}"
@@ -393,7 +318,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=2, help="of each fragment")
     parser.add_argument("--seconds", type=float, default=150, help="of input in all")
     parser.add_argument("--before", type=float, default=20, help="seconds of a steady run before the kill")
-    parser.add_argument("--victim", default="node-1")
+    parser.add_argument("--victim", help="the node to kill; the one with the first place if not given")
     parser.add_argument("--pace-ms", type=int, help="how often an engine takes a group; as suits the cores")
     parser.add_argument("--heap", type=int, default=640, help="of each Java, MB")
     parser.add_argument(

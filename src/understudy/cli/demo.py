@@ -197,9 +197,7 @@ def _tell(verdict: dict[str, Any], folder: Path) -> None:
         print(f"  silence       {kill['longest_silence_ms']:.0f} ms at most after {kill['node']} was killed")
     for partition, told in verdict["partitions"].items():
         silences = ", ".join(f"{each:.0f}" for each in told["longest_silence_ms"])
-        print(
-            f"  {partition:<13} interval {_spread(told['interval_ms'])}; at most {silences} ms after the kills"
-        )
+        print(f"  {partition:<13} {_spread(told['interval_ms'])}; at most {silences} ms after the kills")
     print(f"  latency       {_spread(verdict['latency_ms'])}")
     print(f"  memory        {verdict['memory_mb']['total']:.0f} MB in all at most")
     print(f"  time          {verdict['seconds']:.0f} s\n")

@@ -26,7 +26,7 @@ STEADY_S = 8.0
 #: On a busy machine it may never be quite steady; after this long it goes on anyway.
 PATIENCE_S = 20.0
 #: So many groups of every engine show what is normal in a partitioned flow.
-STEPS = 10
+STEPS = 6
 _PROGRESS_EVERY_S = 10.0
 _WEIGH_EVERY_S = 2.0
 
