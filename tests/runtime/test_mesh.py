@@ -1,0 +1,121 @@
+"""The mesh between processes, over real connections."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from understudy.core.host import GATEWAY
+from understudy.core.parcels import Here, Parcel
+from understudy.core.partition import Copy, Partition
+from understudy.core.view import Slot
+from understudy.runtime.actor import Actor
+from understudy.runtime.mesh import Mesh
+from understudy.runtime.settings import RunSettings
+from understudy.runtime.transport.endpoint import Endpoint
+from understudy.runtime.transport.wire import Frame
+
+WAIT_S = 10.0
+
+
+class Process:
+    """A process with nothing but its mesh; what it hears waits in `heard`."""
+
+    def __init__(self, name: str, settings: RunSettings, addresses: dict[str, str]) -> None:
+        self.name = name
+        self.heard: queue.Queue[tuple[str, str, object]] = queue.Queue()
+        self.endpoint = Endpoint(beat_s=settings.beat_s, silence_s=settings.silence_s)
+        self.actor = Actor(name, lambda error: self.heard.put(("failed", name, error)))
+        self.mesh = Mesh(name, settings, self.actor, self, addresses.get)
+        self.mesh.listen_on(self.endpoint)
+        self.endpoint.ready()
+        addresses[name] = self.endpoint.address
+
+    def peer_up(self, node: str) -> None:
+        self.heard.put(("up", node, None))
+
+    def peer_down(self, node: str) -> None:
+        self.heard.put(("down", node, None))
+
+    def parcel_arrived(self, node: str, parcel: Parcel) -> None:
+        self.heard.put(("parcel", node, parcel))
+
+    def frame_arrived(self, node: str, frame: Frame) -> None:
+        self.heard.put(("frame", node, frame.kind))
+
+    def want(self, *nodes: str) -> None:
+        self.actor.post(self.mesh.want, set(nodes))
+
+    def next(self) -> tuple[str, str, object]:
+        return self.heard.get(timeout=WAIT_S)
+
+    def end(self) -> None:
+        self.actor.end()
+        self.mesh.end()
+        self.endpoint.end()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[dict[str, Process]]:
+    settings = RunSettings("run", "flow.py", str(tmp_path), "", silence_ms=500)
+    addresses: dict[str, str] = {}
+    made = {name: Process(name, settings, addresses) for name in ("node-1", "node-2", GATEWAY)}
+    yield made
+    for process in made.values():
+        process.end()
+
+
+def here(index: int) -> Here:
+    return Here(Copy(Partition("f", index), Slot.PRIM), 1)
+
+
+@pytest.mark.parametrize("pair", [("node-1", "node-2"), ("node-1", GATEWAY)])
+def test_two_processes_that_need_each_other_are_connected_once(
+    processes: dict[str, Process], pair: tuple[str, str]
+) -> None:
+    one, other = (processes[name] for name in pair)
+    one.want(other.name)
+    other.want(one.name)
+    assert one.next() == ("up", other.name, None)
+    assert other.next() == ("up", one.name, None)
+    for index in range(3):
+        one.actor.post(one.mesh.send, other.name, here(index))
+    assert [other.next() for _ in range(3)] == [("parcel", one.name, here(index)) for index in range(3)]
+    other.actor.post(other.mesh.send, one.name, here(9))
+    assert one.next() == ("parcel", other.name, here(9))
+
+
+def test_a_connection_that_is_cut_is_told_and_made_again(processes: dict[str, Process]) -> None:
+    one, other = processes["node-1"], processes["node-2"]
+    one.want(other.name)
+    other.want(one.name)
+    one.next()
+    other.next()
+    one.actor.post(one.mesh.cut, other.name, "for a test")
+    assert [one.next()[0], one.next()[0]] == ["down", "up"]
+    assert [other.next()[0], other.next()[0]] == ["down", "up"]
+
+
+def test_only_a_process_that_is_wanted_can_be_absent(processes: dict[str, Process]) -> None:
+    one, other = processes["node-1"], processes["node-2"]
+    one.want(other.name, "node-9")
+    other.want(one.name)
+    one.next()
+    assert one.actor.ask(lambda: one.mesh.absent(0.0)) == ["node-9"]
+    one.want()
+    other.want()
+    assert one.next() == ("down", other.name, None)
+    assert one.actor.ask(lambda: one.mesh.absent(0.0)) == []
+
+
+def test_what_is_no_parcel_costs_the_connection(processes: dict[str, Process]) -> None:
+    one, other = processes["node-1"], processes["node-2"]
+    one.want(other.name)
+    other.want(one.name)
+    one.next()
+    other.next()
+    one.actor.post(one.mesh.tell, other.name, Frame({"kind": "gossip"}))
+    assert other.next()[0] == "down"
