@@ -23,8 +23,8 @@ With `whole`, copies of one slot talk only to copies of that slot, as in the pap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import BrokenInvariant, PeerError, require
@@ -32,7 +32,6 @@ from understudy.core.exchange import Edge
 from understudy.core.f_cons import FCons
 from understudy.core.f_prod import FProd
 from understudy.core.flux_view import FluxView
-from understudy.core.inlet import Inlet
 from understudy.core.instructions import Instruction, SendTo
 from understudy.core.messages import (
     Attached,
@@ -43,7 +42,6 @@ from understudy.core.messages import (
     PartitionState,
     SeatConfirmed,
 )
-from understudy.core.outlet import Outlet
 from understudy.core.parcels import (
     Attach,
     Began,
@@ -67,6 +65,7 @@ from understudy.core.parcels import (
 )
 from understudy.core.partition import Copy, Partition
 from understudy.core.partition_replica import PartitionReplica
+from understudy.core.resident import Opened, Resident
 from understudy.core.topology import EGRESS, ENDS, INGRESS, Topology
 from understudy.core.view import Activated, Avail, Change, Fail, Seated, Slot, Status, changes
 
@@ -85,62 +84,6 @@ class Limits:
     output_bytes_max: int = 128 * 2**20
     group_buckets_max: int = 1_000
     group_bytes_max: int = 16 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """An edge that stands: the attempt that opened it, and the process at its other end."""
-
-    serial: int
-    node: str
-
-
-@dataclass(eq=False)
-class Resident:
-    """A copy that is hosted here. `edges` are open, `tried` have been asked for and not answered yet."""
-
-    copy: Copy
-    epoch: int
-    machine: PartitionReplica | FProd | FCons
-    begun: bool = False
-    edges: dict[Copy, _Opened] = field(default_factory=dict)
-    tried: dict[Copy, _Opened] = field(default_factory=dict)
-
-    @property
-    def ends(self) -> dict[Partition, Inlet | Outlet]:
-        """This copy's end towards every neighbour."""
-        match self.machine:
-            case FProd(outlets=outlets):
-                return dict(outlets)
-            case FCons(inlets=inlets):
-                return dict(inlets)
-            case PartitionReplica(below=below, above=above):
-                return {**below.inlets, **above.outlets}
-
-    @property
-    def producers(self) -> Iterator[Copy]:
-        inlets = {} if isinstance(self.machine, FProd) else self._below.inlets
-        return (Copy(partition, slot) for partition, inlet in inlets.items() for slot in inlet.status)
-
-    @property
-    def _below(self) -> FCons:
-        require(not isinstance(self.machine, FProd), f"{self.copy} takes no input")
-        return self.machine if isinstance(self.machine, FCons) else self.machine.below  # type: ignore[union-attr]
-
-    @property
-    def produced_version(self) -> int:
-        """The version of the last checkpoint that consumers were told of."""
-        match self.machine:
-            case FProd() as above:
-                return above.version
-            case PartitionReplica(above=above):
-                return above.version
-        raise BrokenInvariant(f"{self.copy} puts out nothing")
-
-    def attach(self, to: Copy, to_epoch: int, serial: int) -> Attach:
-        below = self._below
-        stand = (serial, below.inlets[to.partition].taken, below.version, below.checkpoint)
-        return Attach(self.copy, self.epoch, to, to_epoch, *stand)
 
 
 class Host:
@@ -394,7 +337,7 @@ class Host:
         if node is None or node not in self._up or producer in resident.edges:
             return
         self._serial += 1
-        resident.tried[producer] = _Opened(self._serial, node)
+        resident.tried[producer] = Opened(self._serial, node)
         self._dispatch(node, resident.attach(producer, self._seat_epoch(producer), self._serial))
 
     def _close(self, resident: Resident, copy: Copy) -> None:
@@ -418,7 +361,7 @@ class Host:
                 self._welcome(node, parcel)
             case Say(sender, to, serial, messages):
                 speaks_to = self.residents.get(to)
-                if speaks_to is not None and speaks_to.edges.get(sender) == _Opened(serial, node):
+                if speaks_to is not None and speaks_to.edges.get(sender) == Opened(serial, node):
                     for message in messages:
                         self._drive(speaks_to, Edge(sender.partition, From(sender.slot, message)))
 
@@ -441,14 +384,14 @@ class Host:
             raise PeerError(f"{parcel.sender} takes nothing from {parcel.to}")
         if parcel.sender in resident.edges:
             self._close(resident, parcel.sender)
-        resident.edges[parcel.sender] = _Opened(parcel.serial, node)
+        resident.edges[parcel.sender] = Opened(parcel.serial, node)
         self._dispatch(node, Welcome(parcel.to, parcel.sender, parcel.serial, resident.produced_version))
         stands = Attached(parcel.sender.slot, parcel.through, parcel.version, parcel.checkpoint)
         self._drive(resident, Edge(parcel.sender.partition, stands))
 
     def _welcome(self, node: str, parcel: Welcome) -> None:
         resident = self.residents.get(parcel.to)
-        opened = _Opened(parcel.serial, node)
+        opened = Opened(parcel.serial, node)
         if resident is None or resident.tried.get(parcel.sender) != opened:
             return
         del resident.tried[parcel.sender]

@@ -16,9 +16,10 @@ from understudy.core.buffer import MarkedBuffer, _Entry
 from understudy.core.controller import Controller
 from understudy.core.f_cons import FCons
 from understudy.core.flux_controller import FluxController
-from understudy.core.host import Host, Resident
+from understudy.core.host import Host
 from understudy.core.machine import Machine
 from understudy.core.merge import Merge
+from understudy.core.resident import Resident
 from understudy.core.s_cons import SCons
 from understudy.sim.control import ControllerProcess
 from understudy.sim.engine import SimEngine
