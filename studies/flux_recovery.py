@@ -44,7 +44,7 @@ from harness import (
 from recovery_facts import input_facts, moves, output_facts, silences
 from understudy.demo.verdict import deliveries
 from understudy.runtime.status import started_as
-from understudy.runtime.trial import Trial, all_active, warm
+from understudy.runtime.trial import Finished, Trial, all_active, warm
 from watching import Sample, Watch, buckets_done_per_s, input_rates, rows_in_per_s
 
 mpl.use("Agg")
@@ -108,6 +108,7 @@ def steady(watch: Watch, seconds: float, rate: float) -> Steady:
         lambda s: warm(s) and s["rows_in"] >= FILLED_ROWS and s["rows_out"] > 0,
         timeout_s=300 + 3 * FILLED_ROWS / rate,
     )
+    say("the state is full")
     trial.wait_running(held_s=3, patience_s=30)
     before = cpu_seconds(trial.run)
     samples = watch.look_for(seconds)
@@ -331,7 +332,10 @@ def main() -> None:
         save("flux_ceiling", result)
         told_ceiling(result)
         return
-    result, drawn = recovery(arguments, arguments.rate)
+    try:
+        result, drawn = recovery(arguments, arguments.rate)
+    except Finished as waiting:
+        parser.exit(1, f"The input ended while waiting for {waiting}. Give more --seconds or less --rate.\n")
     save("flux_recovery", result)
     draw(drawn, RESULTS / "flux_recovery.png")
     told(result)

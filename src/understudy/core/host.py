@@ -349,6 +349,8 @@ class Host:
     def _arrived(self, node: str, parcel: Parcel) -> None:
         match parcel:
             case Relay(view):
+                # It need not be told what it has told.
+                self._told[node] = max(self._told.get(node, 0), view.epoch)
                 self._relayed(view)
             case Here(copy, epoch):
                 if self._sits(copy, node, epoch):
