@@ -200,14 +200,17 @@ def total_mb(memory: dict[str, Any]) -> float:
     return round(sum(sum(parts.values()) for parts in memory.values()), 1)
 
 
-def cpu_seconds(run: LocalRun) -> dict[str, float]:
-    """CPU time so far by kind of process; of a node, its own Python, its Java and Spark's Python workers."""
-    spent: dict[str, float] = {}
+def cpu_seconds(run: LocalRun) -> dict[tuple[str, int], float]:
+    """CPU time so far by kind of process and process.
+
+    The kinds of a node are its own Python, its Java, and the Python workers that Spark starts.
+    """
+    spent: dict[tuple[str, int], float] = {}
 
     def add(kind: str, process: psutil.Process) -> None:
         with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
-            spent[kind] = spent.get(kind, 0.0) + times.user + times.system
+            spent[kind, process.pid] = times.user + times.system
 
     for name, child in run.children.items():
         with suppress(psutil.NoSuchProcess):
@@ -221,8 +224,14 @@ def cpu_seconds(run: LocalRun) -> dict[str, float]:
     return spent
 
 
-def spent_between(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    return {kind: round(after[kind] - before.get(kind, 0.0), 2) for kind in after}
+def spent_between(
+    before: dict[tuple[str, int], float], after: dict[tuple[str, int], float]
+) -> dict[str, float]:
+    """CPU time between two looks by kind of process; of those that ended in between, nothing."""
+    spent: dict[str, float] = {}
+    for (kind, pid), seconds in after.items():
+        spent[kind] = round(spent.get(kind, 0.0) + seconds - before.get((kind, pid), 0.0), 2)
+    return spent
 
 
 def save(name: str, result: dict[str, Any]) -> Path:

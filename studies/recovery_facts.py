@@ -14,15 +14,22 @@ from statistics import median
 from typing import Any
 
 from understudy.demo.verdict import Delivery
+from watching import Sample
 
 
 def input_facts(
-    inputs: list[tuple[int, float]], rate: float, killed_us: int, whole_us: int
+    inputs: list[tuple[int, float]], samples: list[Sample], rate: float, killed_us: int, whole_us: int
 ) -> dict[str, Any]:
-    """Rows a second taken in, second by second: usually, and while the partitions were not whole."""
+    """Rows a second taken in, second by second: usually, and while the partitions were not whole.
+
+    `samples` are of the time in which the source had rows.
+    """
     during = [r for at, r in inputs if killed_us <= at <= whole_us] or [0.0]
     usual = [r for at, r in inputs if at < killed_us] or [0.0]
     below = sum(r < 0.95 * rate for at, r in inputs)
+    # A source that is held back catches up later, so how far it ever was behind says more than its rates.
+    ahead = [sample.rows_in - rate * (sample.at_us - killed_us) / 1e6 for sample in samples]
+    behind_s = (max(ahead) - min(ahead)) / rate
     return {
         "target": rate,
         "usual_median": round(median(usual)),
@@ -31,6 +38,7 @@ def input_facts(
         "recovery_least": round(min(during)),
         "seconds_below_95_percent": below,
         "seconds": len(inputs),
+        "behind_max_s": round(behind_s, 2),
     }
 
 

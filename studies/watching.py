@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from understudy.core.bucket import NOTHING
 from understudy.runtime.local import LocalRun
-from understudy.runtime.trial import Trial
+from understudy.runtime.trial import Trial, warm
+
+#: The firewall flow has put out so many rows when it has processed 300,000: one and a half cycles.
+FULL_ROWS_OUT = 30_000
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,11 @@ class Watch:
         return seen()
 
 
+def full(status: dict[str, Any]) -> bool:
+    """Whether every replica of the firewall flow is warm and holds as much state as it ever will."""
+    return warm(status) and int(status["rows_out"]) >= FULL_ROWS_OUT
+
+
 def _sample(status: dict[str, Any]) -> Sample:
     delivered = status["delivered_through"]
     return Sample(
@@ -85,12 +95,10 @@ def steps(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def buckets_done_per_s(samples: Sequence[Sample]) -> float:
-    """Output comes in steps, so from the first step to the last; 0 if there are not two."""
-    moved = steps(samples)
-    if len(moved) < 2:
-        return 0.0
-    first, last = moved[0], moved[-1]
-    return (last.delivered_through - first.delivered_through) / ((last.at_us - first.at_us) / 1e6)
+    """How fast output moves on: in uneven steps, so by the line that fits best, not by its ends."""
+    at_s = np.array([(sample.at_us - samples[0].at_us) / 1e6 for sample in samples])
+    through = np.array([sample.delivered_through - samples[0].delivered_through for sample in samples])
+    return float(np.polyfit(at_s, through, 1)[0])
 
 
 def waits_ms(samples: Sequence[Sample], all_samples: Sequence[Sample]) -> list[float]:
