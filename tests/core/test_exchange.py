@@ -6,8 +6,9 @@ import pytest
 
 from understudy.core.bucket import Bucket
 from understudy.core.errors import PeerError
+from understudy.core.exchange import Edge
 from understudy.core.inlet import Inlet
-from understudy.core.instructions import FoldedIn, Send, Take
+from understudy.core.instructions import CaughtUp, FoldedIn, Send, Take
 from understudy.core.merge import Merge
 from understudy.core.messages import (
     Ack,
@@ -15,16 +16,23 @@ from understudy.core.messages import (
     CSync,
     Data,
     Detached,
+    Folded,
     From,
+    Message,
+    OutletState,
+    PartitionState,
     Pause,
     Paused,
+    Processed,
     Produced,
     PSync,
     Reverse,
     Taken,
 )
 from understudy.core.outlet import Outlet
-from understudy.core.partition import Partition
+from understudy.core.partition import Copy, Partition
+from understudy.core.partition_replica import PartitionReplica
+from understudy.core.topology import EGRESS, INGRESS
 from understudy.core.view import Avail, Fail, Slot, Status
 
 PRIM, SEC = Slot.PRIM, Slot.SEC
@@ -249,3 +257,50 @@ def test_a_group_ends_at_its_limits_and_goes_on_there() -> None:
     assert [each.number for each in merge.take(2, 10)] == [1, 2]
     assert [each.number for each in merge.take(10, 2)] == [3, 4]
     assert [each.number for each in merge.take(10, 10)] == [5]
+
+
+# --- a newcomer ------------------------------------------------------------------------------------------
+
+
+def newcomer() -> PartitionReplica:
+    """A copy with the state of checkpoint 1, which holds the input through 10; both neighbours know it."""
+    ends = {Slot.PRIM: Status.ACTIVE}
+    made = PartitionReplica(Copy(Partition("f"), SEC), Status.STDBY, {INGRESS: ends}, {EGRESS: ends})
+    made.handle(PartitionState(1, 10, ((EGRESS, OutletState((), 10, ((PRIM, 10),))),)))
+    for end in (INGRESS, EGRESS):
+        made.handle(Edge(end, Attached(PRIM, 10)))
+    return made
+
+
+def told(made: PartitionReplica, *events: object) -> bool:
+    """Whether the newcomer says, at one of these events, that it has caught up."""
+    return any(isinstance(done, CaughtUp) for event in events for done in made.handle(event))
+
+
+def from_ingress(message: Message) -> Edge:
+    return Edge(INGRESS, From(PRIM, message))
+
+
+def test_a_newcomer_has_caught_up_once_its_engine_holds_what_its_producers_had_put_out() -> None:
+    made = newcomer()
+    folded = from_ingress(Folded(1, 12)), Edge(EGRESS, From(PRIM, Folded(1)))
+    assert not told(made, *folded), "everybody has folded it in, but it is two buckets behind"
+    assert not told(made, from_ingress(Data(bucket(11))), Processed())
+    assert not told(made, from_ingress(Data(bucket(12)))), "its engine has only begun with it"
+    assert told(made, Processed())
+
+
+def test_a_newcomer_that_never_runs_out_of_input_has_caught_up_all_the_same() -> None:
+    made = newcomer()
+    made.handle(from_ingress(Folded(1, 11)))
+    made.handle(Edge(EGRESS, From(PRIM, Folded(1))))
+    made.handle(from_ingress(Data(bucket(11))))
+    made.handle(from_ingress(Data(bucket(12))))
+    assert told(made, Processed()), "the next group begins in the same moment"
+    assert made.below.busy
+
+
+def test_a_newcomer_that_one_neighbour_has_not_folded_in_has_not_caught_up() -> None:
+    made = newcomer()
+    assert not told(made, from_ingress(Folded(1, 10)))
+    assert told(made, Edge(EGRESS, From(PRIM, Folded(1))))
