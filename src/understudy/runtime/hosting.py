@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
+from understudy.core.flux_events import CopySuspected
 from understudy.core.flux_view import FluxView
 from understudy.core.host import Host
 from understudy.core.instructions import Instruction
@@ -30,6 +31,7 @@ from understudy.core.parcels import (
 from understudy.core.partition import Copy
 from understudy.core.view import Status
 from understudy.runtime.actor import Actor
+from understudy.runtime.coordination.reports import FluxReported
 from understudy.runtime.mesh import Mesh
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.wire import Frame
@@ -57,7 +59,7 @@ class HostOwner(Protocol):
 
     def stats(self, node: str, frame: Frame) -> None: ...
 
-    def report(self, kind: str, facts: dict[str, Any]) -> None: ...
+    def report(self, event: FluxReported) -> None: ...
 
 
 class Hosting:
@@ -143,13 +145,4 @@ class Hosting:
             for copy in view.copies_on(node) if view is not None else []:
                 assert view is not None
                 log.warning("%s on %s is not to be reached", copy, node)
-                self._owner.report(
-                    "copy_suspected",
-                    {
-                        "fragment": copy.partition.fragment,
-                        "index": copy.partition.index,
-                        "slot": copy.slot.value,
-                        "epoch": view.seat(copy).epoch,
-                        "by": self.host.name,
-                    },
-                )
+                self._owner.report(CopySuspected(copy, view.seat(copy).epoch, self.host.name))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from understudy.core.view import Status
 from understudy.flow.dealing import deal, partition_numbers
 from understudy.flow.flow import Flow
 from understudy.runtime.actor import Actor
+from understudy.runtime.coordination.reports import FluxReported, written
 from understudy.runtime.gateway.boundary import Surroundings
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.partitioning import host_for
@@ -57,14 +58,14 @@ class FluxBoundary:
         recorder: Recorder,
         recovered: Sequence[Bucket],
         delivered: BucketId,
-        address_of: Callable[[str], str | None],
     ) -> None:
         self._flow = flow
         self._actor = actor
         self._around = surroundings
         self._recorder = recorder
         self._host = host_for(GATEWAY, flow, settings, delivered=delivered)
-        self._hosting = Hosting(self._host, settings, actor, self, address_of)
+        # Nodes call the gateway, never the other way round: it needs nobody's address.
+        self._hosting = Hosting(self._host, settings, actor, self, lambda _node: None)
         self._waiting: deque[Dealt] = deque(self._dealt(bucket) for bucket in recovered)
         self._group_through: BucketId | None = None
         self._delivered = delivered
@@ -210,8 +211,8 @@ class FluxBoundary:
     def stats(self, node: str, frame: Frame) -> None:
         self._around.stats(node, frame.head)
 
-    def report(self, kind: str, facts: dict[str, Any]) -> None:
-        self._around.report(kind, facts)
+    def report(self, event: FluxReported) -> None:
+        self._around.report(*written(event))
 
 
 def _holding(number: BucketId, tables: Mapping[str, pa.Table] | None) -> Bucket:

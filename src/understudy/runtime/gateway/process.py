@@ -77,7 +77,6 @@ class Gateway:
                 recorder=self._recorder,
                 recovered=recovered,
                 delivered=delivered,
-                address_of=lambda _node: None,
             )
         return Boundary(*common, recorder=self._recorder, recovered=recovered, delivered=delivered)
 

@@ -23,6 +23,7 @@ from understudy.core.view import Status
 from understudy.engine.partitions import PartitionedFlow
 from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.controllers import flux_controller
+from understudy.runtime.coordination.reports import FluxReported, written
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.hosted_copy import HostedCopy
 from understudy.runtime.node.mover import PURPOSE, ActiveGone
@@ -114,8 +115,8 @@ class FluxNode(Node):
     def stats(self, node: str, frame: Frame) -> None:
         pass
 
-    def report(self, kind: str, facts: dict[str, Any]) -> None:
-        self._coordination.report(kind, facts)
+    def report(self, event: FluxReported) -> None:
+        self._coordination.report(*written(event))
 
     # --- moving state ------------------------------------------------------------------------------------
 

@@ -12,13 +12,14 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 
 from understudy.core.bucket import Bucket
 from understudy.core.errors import require
 from understudy.core.exchange import ProducedFor
+from understudy.core.flux_events import CopyCaughtUp, CopyMoveFailed
 from understudy.core.instructions import (
     CaughtUp,
     Instruction,
@@ -39,8 +40,10 @@ from understudy.core.partition import Copy, Partition
 from understudy.engine.interface import Snapshot
 from understudy.engine.partitions import PartitionEngine
 from understudy.engine.storing import open_snapshot
+from understudy.runtime.coordination.reports import FluxReported
 from understudy.runtime.hosting import Hosting
-from understudy.runtime.node.mover import ActiveGone, StateFetch, fetch_state, send_state
+from understudy.runtime.node.mover import ActiveGone, StateFetch, fetch_state
+from understudy.runtime.node.shipping import Shipping
 from understudy.runtime.node.worker import Worker, WorkerStats, made_of
 from understudy.runtime.payload import Part, merged
 from understudy.runtime.recording import Recorder
@@ -103,7 +106,7 @@ class HostedCopy:
         starting: threading.Lock,
         time_of: Mapping[str, str],
         on_failure: Callable[[BaseException], None],
-        report: Callable[[str, dict[str, Any]], None],
+        report: Callable[[FluxReported], None],
     ) -> None:
         self.copy = copy
         self.epoch = epoch
@@ -119,9 +122,7 @@ class HostedCopy:
         self._over = threading.Event()
         self._engine: PartitionEngine | None = None
         self._worker: Worker[Shares] | None = None
-        self._movement: Channel | None = None
-        self._snapshot_for: Channel | None = None
-        self._last_snapshot: Snapshot | None = None
+        self._shipping = Shipping(folder / "outgoing")
         self._version = 0
         self.fetch: StateFetch | None = None
 
@@ -173,7 +174,7 @@ class HostedCopy:
             )
         except ActiveGone:
             log.error("%s: the active copy died before its state was here", self.copy)  # noqa: TRY400
-            self._report("copy_move_failed", self.seat_facts())
+            self._report(CopyMoveFailed(self.copy, self.epoch))
             return
         if state is None:
             return
@@ -199,24 +200,13 @@ class HostedCopy:
         self._worker = Worker(PartitionWork(engine, consumers, self._time_of), self, pace_ms)
 
     def _end(self) -> None:
-        if self._movement is not None:
-            self._movement.close("this copy is going away")
+        self._shipping.drop("this copy is going away")
         if self._worker is not None:
             self._worker.end()
         with self._starting:
             if self._engine is not None:
                 self._engine.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def seat_facts(self) -> dict[str, Any]:
-        """This seat, as a report names it."""
-        partition = self.copy.partition
-        return {
-            "fragment": partition.fragment,
-            "index": partition.index,
-            "slot": self.copy.slot.value,
-            "epoch": self.epoch,
-        }
 
     # --- what the protocol asks for ----------------------------------------------------------------------
 
@@ -229,17 +219,13 @@ class HostedCopy:
                 self._worker.process(buckets)
             case TakeSnapshot(version):
                 assert self._worker is not None
-                into = self._folder / "outgoing" / str(version)
-                shutil.rmtree(into, ignore_errors=True)
-                into.parent.mkdir(parents=True, exist_ok=True)
-                self._snapshot_for = self._movement
                 self._version = version
-                self._worker.snapshot(into)
+                self._worker.snapshot(self._shipping.begin(version))
             case ShipPartition(state):
-                self._ship(state)
+                self._shipping.ship(state)
             case CaughtUp():
                 log.info("%s has caught up", self.copy)
-                self._report("copy_caught_up", self.seat_facts())
+                self._report(CopyCaughtUp(self.copy, self.epoch))
             case RequestMove():
                 # The movers meet when the standby's asks; nothing needs to be prepared here.
                 pass
@@ -248,29 +234,11 @@ class HostedCopy:
 
     def mover_met(self, channel: Channel) -> None:
         """The standby's mover is there: a snapshot is taken for it as soon as the engine stands still."""
-        former, self._movement = self._movement, channel
-        if former is not None:
-            former.close("the standby asked again")
+        self._shipping.met(channel)
         self._hosting.inside(self.copy, self.epoch, PairAvailable(), MoverReady())
 
     def mover_gone(self, channel: Channel) -> None:
-        if self._movement is channel:
-            self._movement = None
-
-    def _ship(self, state: PartitionState) -> None:
-        snapshot, self._last_snapshot = self._last_snapshot, None
-        if snapshot is None:
-            return
-        if self._movement is None or self._movement is not self._snapshot_for:
-            # The standby it was taken for is gone; another one has asked for a snapshot of its own.
-            shutil.rmtree(snapshot.directory, ignore_errors=True)
-            return
-        threading.Thread(
-            target=send_state,
-            args=(self._movement, Path(snapshot.directory), state),
-            name=f"state mover {self.copy}",
-            daemon=True,
-        ).start()
+        self._shipping.gone(channel)
 
     # --- the worker --------------------------------------------------------------------------------------
 
@@ -284,7 +252,7 @@ class HostedCopy:
         self._hosting.inside(self.copy, self.epoch, Processed())
 
     def snapshot_taken(self, snapshot: Snapshot, pause_us: int) -> None:
-        self._last_snapshot = snapshot
+        self._shipping.taken(snapshot)
         self._recorder.snapshot_of(self.copy, self._version, snapshot, pause_us)
         self._hosting.inside(self.copy, self.epoch, SnapshotTaken())
 

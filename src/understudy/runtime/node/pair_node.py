@@ -7,9 +7,7 @@ image, under the next incarnation of its name: the surest way to come back with 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +16,6 @@ from understudy.core.controller import Controller
 from understudy.core.errors import Fenced, PeerError, require
 from understudy.core.messages import Installed
 from understudy.core.view import Slot, Status, View
-from understudy.engine.jvm import sweep_own
 from understudy.engine.segment import Segment
 from understudy.engine.storing import open_snapshot
 from understudy.runtime.coordination.controllers import pair_controller
@@ -54,24 +51,6 @@ class PairNode(Node):
 
     def _close_engines(self) -> None:
         self._segment.close()
-
-    def start_over(self) -> None:
-        """Replace this process by its next incarnation. Children end when their pipes close."""
-        log.warning("starting over as incarnation %d", self._incarnation + 1)
-        logging.shutdown()
-        command = [
-            sys.executable,
-            "-m",
-            "understudy.runtime.main",
-            "node",
-            self._settings.folder,
-            self._base_name,
-        ]
-        command += ["--incarnation", str(self._incarnation + 1)]
-        if "--with-parent" in sys.argv:
-            command.append("--with-parent")
-        sweep_own()
-        os.execv(sys.executable, command)
 
     # --- views and seats ---------------------------------------------------------------------------------
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from understudy.engine.jvm import sweep_own
 from understudy.engine.session import session, stop_session
 from understudy.flow.loading import load
 from understudy.runtime.coordination.client import Coordination
@@ -42,6 +44,7 @@ class Node(ABC):
         self._incarnation = incarnation
         self.name = f"{name}.{incarnation}"
         self._ending = ending
+        #: Why this process as a whole is void and must be replaced by its next incarnation, if it is.
         self.fenced: str | None = None
         self._gateway: str | None = None
         self._members: dict[str, str] = {}
@@ -90,10 +93,6 @@ class Node(ABC):
     def _close_engines(self) -> None:
         """End the queries. Not called when the process is about to be replaced."""
 
-    def start_over(self) -> None:
-        """Replace this process by its next incarnation, if it was fenced."""
-        raise NotImplementedError(f"{self.name} is never fenced as a whole")
-
     # --- the life of the process -------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -123,6 +122,24 @@ class Node(ABC):
                 self._close_engines()
                 stop_session()
                 shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start_over(self) -> None:
+        """Replace this process, which was fenced, by its next incarnation. Children end with their pipes."""
+        log.warning("starting over as incarnation %d", self._incarnation + 1)
+        logging.shutdown()
+        command = [
+            sys.executable,
+            "-m",
+            "understudy.runtime.main",
+            "node",
+            self._settings.folder,
+            self._base_name,
+        ]
+        command += ["--incarnation", str(self._incarnation + 1)]
+        if "--with-parent" in sys.argv:
+            command.append("--with-parent")
+        sweep_own()
+        os.execv(sys.executable, command)
 
     def _fail(self, error: BaseException) -> None:
         self._ending.fail(error)

@@ -8,10 +8,8 @@ starts over with nothing.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from understudy.core.bucket import NOTHING, Bucket
@@ -44,7 +42,7 @@ from understudy.core.view import Activated, Avail, Fail, Slot, Status, View, cha
 from understudy.engine.interface import Snapshot
 from understudy.engine.segment import Segment
 from understudy.runtime.actor import Actor
-from understudy.runtime.node.mover import send_state
+from understudy.runtime.node.shipping import Shipping
 from understudy.runtime.node.worker import SegmentWork, Worker
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
@@ -103,10 +101,7 @@ class SeatTaken:
             for end in (INGRESS, EGRESS)
         }
         self._channels: dict[str, Channel] = {}
-        self._snapshots = settings.path / "state" / name / "outgoing"
-        self._movement: Channel | None = None
-        self._snapshot_for: Channel | None = None
-        self._last_snapshot: Snapshot | None = None
+        self._shipping = Shipping(settings.path / "state" / name / "outgoing")
 
     @property
     def status(self) -> Status:
@@ -147,9 +142,7 @@ class SeatTaken:
         for change in changes(old, view):
             match change:
                 case Fail(slot) if slot is not self.slot:
-                    movement, self._movement = self._movement, None
-                    if movement is not None:
-                        movement.close("the standby is dead")
+                    self._shipping.drop("the standby is dead")
                     self._handle(PairFailed())
                 case Avail(slot) if slot is not self.slot:
                     self._handle(PairAvailable())
@@ -177,20 +170,14 @@ class SeatTaken:
         """A standby's mover is there: take a snapshot for it as soon as the engine stands still."""
 
         def met() -> None:
-            former, self._movement = self._movement, channel
-            if former is not None:
-                former.close("the standby asked again")
+            self._shipping.met(channel)
             self._handle(PairAvailable())
             self._handle(MoverReady())
 
         self._actor.post(met)
 
     def mover_gone(self, channel: Channel) -> None:
-        def gone() -> None:
-            if self._movement is channel:
-                self._movement = None
-
-        self._actor.post(gone)
+        self._actor.post(self._shipping.gone, channel)
 
     # --- links -------------------------------------------------------------------------------------------
 
@@ -266,7 +253,7 @@ class SeatTaken:
 
     def snapshot_taken(self, snapshot: Snapshot, pause_us: int) -> None:
         def taken() -> None:
-            self._last_snapshot = snapshot
+            self._shipping.taken(snapshot)
             self._recorder.snapshot(self._replica.s_cons.version, snapshot, pause_us)
             self._handle(SnapshotTaken())
 
@@ -293,33 +280,14 @@ class SeatTaken:
                     self._recorder.handed(buckets)
                     self._worker.process(buckets)
                 case TakeSnapshot(version):
-                    into = self._snapshots / str(version)
-                    shutil.rmtree(into, ignore_errors=True)
-                    into.parent.mkdir(parents=True, exist_ok=True)
-                    self._snapshot_for = self._movement
-                    self._worker.snapshot(into)
+                    self._worker.snapshot(self._shipping.begin(version))
                 case ShipState(state):
-                    self._ship(state)
+                    self._shipping.ship(state)
                 case RequestMove():
                     # The movers meet when the standby's asks; nothing needs to be prepared here.
                     pass
                 case _:
                     raise AssertionError(f"a node cannot carry out {instruction}")
-
-    def _ship(self, state: Installed) -> None:
-        snapshot, self._last_snapshot = self._last_snapshot, None
-        if snapshot is None:
-            return
-        if self._movement is None or self._movement is not self._snapshot_for:
-            # The standby it was taken for is gone; another one has asked for a snapshot of its own.
-            shutil.rmtree(snapshot.directory, ignore_errors=True)
-            return
-        threading.Thread(
-            target=send_state,
-            args=(self._movement, Path(snapshot.directory), state),
-            name="state mover",
-            daemon=True,
-        ).start()
 
     # --- stats -------------------------------------------------------------------------------------------
 
