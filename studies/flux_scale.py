@@ -3,9 +3,10 @@
     python studies/flux_scale.py [--nodes-max 1000] [--exchange-max 64]
 
 The real hosts and the real controller, in virtual time (`understudy.sim.exchange_timed`; `Costs` there holds
-every constant: 0.5 ms and 1 Gbit/s links, 20 us to handle a parcel, 300 ms for a group, 0.55 s to notice a
-dead session, 10 MB of state, 4 ms for a snapshot, 2.7 s to restore one). One bucket of 1 MB a second, however
-many nodes there are, so what grows is overhead. Copies sit in a chain, one node is spare. Three shapes:
+every constant: 0.5 ms and 1 Gbit/s links, 131 us and 25 us per kB to handle a parcel, 300 ms for a group,
+0.55 s to notice a dead session, 10 MB of state, 4 ms for a snapshot, 2.7 s to restore one). One bucket of
+1 MB a second, however many nodes there are, so what grows is overhead. Copies sit in a chain, one node is
+spare. Three shapes:
 
 * *one fragment*: ingress -> N partitions on N nodes -> egress
 * *exchange*: two fragments of N partitions each on N nodes, everybody talking to everybody between them
