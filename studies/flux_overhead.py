@@ -57,7 +57,7 @@ def saturated(policy: str, arguments: argparse.Namespace) -> dict[str, Any]:
         policy=policy,
         partitions=arguments.partitions,
         history=False,
-        pace_ms=0,
+        crowd=0,
         light_compiler=arguments.light_compiler,
         heap_mb=arguments.heap,
         input_bytes_max=arguments.buffer_mb * 2**20,

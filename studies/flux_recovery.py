@@ -61,7 +61,7 @@ STEPS_MIN = 8
 HELD = 0.97
 CEILING_RUNS_MAX = 5
 #: Runs that fall behind take ever larger groups, unless told not to; this much is a second at 42,000 rows/s.
-CEILING_GROUP_BYTES = 2 * 2**20
+CEILING_GROUP_BYTES = 16 * 2**20
 VALUES = ("sessions", "longest_us", "total_us", "average_us")
 
 
@@ -107,7 +107,6 @@ def started(
         standby=arguments.standby,
         policy="flux",
         partitions=arguments.partitions,
-        pace_ms=arguments.pace_ms,
         heap_mb=arguments.heap,
         **changes,
     )
@@ -331,7 +330,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=200, help="of input in all")
     parser.add_argument("--before", type=float, default=20, help="seconds of a steady run before the kill")
     parser.add_argument("--victim", help="the node to kill; the one with the first place if not given")
-    parser.add_argument("--pace-ms", type=int, help="how often an engine takes a group; as suits the cores")
     parser.add_argument("--heap", type=int, default=640, help="of each Java, MB")
     parser.add_argument(
         "--find-ceiling", action="store_true", help="only look for the highest rate that holds"

@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 20.0
 STATUS_TIMEOUT_S = 2.0
-#: What a small group costs a core, with some to spare: the cores are not to be busy all of the time.
-GROUP_MS = 200
 #: With more nodes than this for each core, Java's optimising compiler costs more than it brings.
 NODES_PER_CORE_MAX = 2
 #: A process is not started again sooner than this after its last start.
@@ -232,12 +230,12 @@ class LocalRun:
 def suited(settings: RunSettings, nodes: int) -> RunSettings:
     """The settings, with what depends on how many nodes share this machine."""
     cores = os.cpu_count() or 1
-    pace_ms = settings.pace_ms
-    if pace_ms is None and policy_named(settings.policy).partitioned:
+    crowd = settings.crowd
+    if crowd is None and policy_named(settings.policy).partitioned:
         topology = topology_of(load(settings.flow_path), settings.partition_count)
         copies = sum(policy_named(settings.policy).replicas * count for count in topology.counts.values())
-        pace_ms = round(GROUP_MS * copies / cores)
-    return replace(settings, pace_ms=pace_ms or 0, light_compiler=nodes > cores * NODES_PER_CORE_MAX)
+        crowd = copies / cores
+    return replace(settings, crowd=crowd or 0.0, light_compiler=nodes > cores * NODES_PER_CORE_MAX)
 
 
 def _free_port(host: str) -> int:

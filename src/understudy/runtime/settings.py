@@ -38,8 +38,9 @@ class RunSettings:
     group_buckets_max: int = 1_000
     group_bytes_max: int = 16 * 2**20
     history: bool = True
-    #: An engine takes a group at most this often; None: whoever starts the processes decides.
-    pace_ms: int | None = None
+    #: So many engines share a core, and each rests so that all get their turn; 0: none ever rests; None: as
+    #: whoever starts the processes decides.
+    crowd: float | None = None
     #: Java compiles quickly and lightly, not for the best code: for machines with more nodes than cores.
     light_compiler: bool = False
 

@@ -59,8 +59,8 @@ from understudy.core.view import Status
 class Costs:
     """What things take. The first five are of a small cluster, the others were measured here.
 
-    A parcel's cost is what Python needs to write it on one side and to read it on the other, on cores that have
-    other work: 131 us for an acknowledgement, 380 us for 10 kB of rows.
+    A parcel's cost is what Python needs to write it on one side and to read it on the other, on cores that
+    have other work: 131 us for an acknowledgement, 380 us for 10 kB of rows.
     """
 
     latency_us: float = 500

@@ -27,6 +27,7 @@ from understudy.runtime.coordination.reports import FluxReported, written
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.hosted_copy import HostedCopy
 from understudy.runtime.node.mover import PURPOSE, ActiveGone
+from understudy.runtime.node.pace import Pace
 from understudy.runtime.node.process import Node
 from understudy.runtime.partitioning import host_for
 from understudy.runtime.transport.channel import Channel
@@ -86,6 +87,7 @@ class FluxNode(Node):
             make_engine=lambda: self._partitioned.engine(copy.partition, folder / "engine"),
             starting=self._starting,
             time_of=self._time_of,
+            pace=Pace(self._settings.crowd or 0.0, self._flow.bucket_us / 1e6),
             on_failure=self._fail,
             report=self.report,
         )

@@ -43,6 +43,7 @@ from understudy.engine.storing import open_snapshot
 from understudy.runtime.coordination.reports import FluxReported
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.mover import ActiveGone, StateFetch, fetch_state
+from understudy.runtime.node.pace import Pace
 from understudy.runtime.node.shipping import Shipping
 from understudy.runtime.node.worker import Worker, WorkerStats, made_of
 from understudy.runtime.payload import Part, merged
@@ -105,6 +106,7 @@ class HostedCopy:
         make_engine: Callable[[], PartitionEngine],
         starting: threading.Lock,
         time_of: Mapping[str, str],
+        pace: Pace,
         on_failure: Callable[[BaseException], None],
         report: Callable[[FluxReported], None],
     ) -> None:
@@ -117,6 +119,7 @@ class HostedCopy:
         self._make_engine = make_engine
         self._starting = starting
         self._time_of = time_of
+        self._pace = pace
         self._on_failure = on_failure
         self._report = report
         self._over = threading.Event()
@@ -196,8 +199,7 @@ class HostedCopy:
             self._engine = engine
             engine.start(snapshot)
         consumers = self._hosting.host.topology.consumers(self.copy.partition)
-        pace_ms = self._settings.pace_ms or 0
-        self._worker = Worker(PartitionWork(engine, consumers, self._time_of), self, pace_ms)
+        self._worker = Worker(PartitionWork(engine, consumers, self._time_of), self, self._pace)
 
     def _end(self) -> None:
         self._shipping.drop("this copy is going away")
@@ -236,6 +238,8 @@ class HostedCopy:
         """The standby's mover is there: a snapshot is taken for it as soon as the engine stands still."""
         self._shipping.met(channel)
         self._hosting.inside(self.copy, self.epoch, PairAvailable(), MoverReady())
+        if self._worker is not None:
+            self._worker.wake()
 
     def mover_gone(self, channel: Channel) -> None:
         self._shipping.gone(channel)

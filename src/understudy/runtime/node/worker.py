@@ -20,6 +20,7 @@ import pyarrow as pa
 from understudy.core.bucket import Bucket, BucketId
 from understudy.engine.interface import Snapshot
 from understudy.engine.segment import Segment
+from understudy.runtime.node.pace import Pace
 from understudy.runtime.payload import decode, encode
 
 log = logging.getLogger(__name__)
@@ -64,11 +65,11 @@ class WorkerOwner(Protocol[Output_contra]):
 class Worker(Generic[Output]):
     """Runs tasks on an engine in order."""
 
-    def __init__(self, work: Work[Output], owner: WorkerOwner[Output], pace_ms: int = 0) -> None:
+    def __init__(self, work: Work[Output], owner: WorkerOwner[Output], pace: Pace | None = None) -> None:
         self._work = work
         self._owner = owner
-        self._pace_s = pace_ms / 1_000
-        self._over = threading.Event()
+        self._pace = pace
+        self._wanted = threading.Event()
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
         self.stats = WorkerStats()
@@ -82,9 +83,13 @@ class Worker(Generic[Output]):
         """Snapshot the engine, then say `snapshot_taken`."""
         self._tasks.put(lambda: self._snapshot(into))
 
+    def wake(self) -> None:
+        """If the engine only rests, let it be done with the group at once: somebody waits for it."""
+        self._wanted.set()
+
     def end(self) -> None:
-        self._over.set()
         self._tasks.put(None)
+        self.wake()
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -104,9 +109,9 @@ class Worker(Generic[Output]):
         self.stats.last_group_buckets = len(buckets)
         took_s = time.monotonic() - began
         self.stats.last_group_ms = took_s * 1_000
-        if took_s < self._pace_s:
-            # What comes meanwhile goes into one group; many engines on few cores would else work on crumbs.
-            self._over.wait(self._pace_s - took_s)
+        if self._pace is not None:
+            self._wanted.wait(self._pace.rest_s(began, took_s, buckets[-1].number))
+            self._wanted.clear()
         self._owner.processed()
 
     def _snapshot(self, into: Path) -> None:

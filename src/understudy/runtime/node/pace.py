@@ -1,0 +1,45 @@
+"""Pace: how long an engine rests after a group when it shares the cores with others.
+
+Even an empty micro-batch costs a good tenth of a second of a core. Many engines on few cores that each take
+whatever is there spend their time on crumbs and fall behind; if each waits a little, what comes meanwhile
+goes into one group. An engine that shares a core with others works its share of the time, so it takes small
+groups often when there is little to do and larger ones as the load grows. That settles by itself: a larger
+group takes longer, but less for each row.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+from understudy.core.bucket import BucketId
+
+#: From the beginning of a group to that of the next, at most.
+PERIOD_MAX_S = 5.0
+#: Of the time that a group takes, so much is work; in the rest it waits for others.
+BUSY = 0.7
+#: A single slow group says little.
+GROUPS_SEEN = 3
+#: A group that spans more time than has passed since the last one began, by this factor, is catching up.
+CATCHING_UP = 1.5
+
+
+class Pace:
+    """The pace of one of `crowd` engines on a core. A bucket spans `bucket_s` of the input's time."""
+
+    def __init__(self, crowd: float, bucket_s: float) -> None:
+        self._crowd = crowd
+        self._bucket_s = bucket_s
+        self._took_s: deque[float] = deque(maxlen=GROUPS_SEEN)
+        self._last: tuple[float, BucketId] | None = None
+
+    def rest_s(self, began_s: float, took_s: float, through: BucketId) -> float:
+        """How long to rest after a group, from its end. The group's last bucket was `through`."""
+        last, self._last = self._last, (began_s, through)
+        self._took_s.append(took_s)
+        if last is None:
+            return 0.0
+        passed_s, span_s = began_s - last[0], (through - last[1]) * self._bucket_s
+        if span_s > CATCHING_UP * passed_s:
+            return 0.0
+        return max(0.0, min(PERIOD_MAX_S, median(self._took_s) * BUSY * self._crowd) - took_s)

@@ -1,0 +1,95 @@
+"""How engines that share cores take turns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from understudy.core.bucket import Bucket
+from understudy.engine.interface import Snapshot
+from understudy.runtime.node.pace import PERIOD_MAX_S, Pace
+from understudy.runtime.node.worker import Worker, WorkerStats
+
+BUCKET_S = 0.1
+
+
+def rests(crowd: float, groups: Sequence[tuple[float, float, int]]) -> list[float]:
+    """The rest after each group: when it began, how long it took and its last bucket."""
+    pace = Pace(crowd, BUCKET_S)
+    return [pace.rest_s(*group) for group in groups]
+
+
+def test_an_engine_works_its_share_of_the_time() -> None:
+    assert rests(4, [(0, 0.25, 0), (1, 0.25, 10), (2, 0.25, 20)])[1:] == [0.75, 0.75]
+
+
+@pytest.mark.parametrize("crowd", [0.0, 0.5, 1.0])
+def test_one_with_a_core_to_itself_never_rests(crowd: float) -> None:
+    assert rests(crowd, [(0, 0.25, 0), (1, 0.25, 10), (2, 3.0, 20)]) == [0, 0, 0]
+
+
+def test_a_single_slow_group_changes_nothing() -> None:
+    assert rests(4, [(0, 0.2, 0), (1, 0.2, 10), (2, 3.0, 20), (5, 0.2, 40)])[1:] == [
+        pytest.approx(0.6),
+        0,
+        pytest.approx(0.6),
+    ]
+
+
+def test_groups_are_never_further_apart_than_a_few_seconds() -> None:
+    slow = [(10.0 * n, 2.0, 100 * n) for n in range(4)]
+    assert rests(100, slow)[-1] == PERIOD_MAX_S - 2
+
+
+def test_who_catches_up_does_not_rest_until_it_has() -> None:
+    # It came in 30 s behind, and takes ten seconds' worth at a time.
+    behind = [(0.0, 0.5, 0), (0.5, 0.5, 100), (1.0, 0.5, 200), (1.5, 0.5, 300), (2.0, 0.5, 305)]
+    assert rests(4, behind) == [0, 0, 0, 0, 1.5]
+
+
+class Still:
+    """Work that takes no time, and an owner that waits for it."""
+
+    def __init__(self) -> None:
+        self.done = threading.Semaphore(0)
+
+    def process(self, buckets: Sequence[Bucket], stats: WorkerStats) -> None:
+        pass
+
+    def snapshot(self, into: Path) -> Snapshot:
+        raise NotImplementedError
+
+    def produced(self, output: None) -> None:
+        pass
+
+    def processed(self) -> None:
+        self.done.release()
+
+    def snapshot_taken(self, snapshot: Snapshot, pause_us: int) -> None:
+        pass
+
+    def failed(self, error: BaseException) -> None:
+        raise error
+
+
+class Restful(Pace):
+    """Rests for a minute, whatever happens."""
+
+    def rest_s(self, began_s: float, took_s: float, through: int) -> float:
+        return 60.0
+
+
+@pytest.mark.parametrize("rouse", [Worker.wake, Worker.end])
+def test_who_is_waited_for_does_not_go_on_resting(rouse: object) -> None:
+    still = Still()
+    worker = Worker(still, still, Restful(1, 1))
+    worker.process([Bucket(1)])
+    assert not still.done.acquire(timeout=0.2)
+    assert callable(rouse)
+    rouse(worker)
+    assert still.done.acquire(timeout=30)
+    worker.end()
+    worker.join(30)
