@@ -60,8 +60,6 @@ STEPS_MIN = 8
 #: A rate holds if this share of it is taken in and done.
 HELD = 0.97
 CEILING_RUNS_MAX = 5
-#: Runs that fall behind take ever larger groups, unless told not to; this much is a second at 42,000 rows/s.
-CEILING_GROUP_BYTES = 16 * 2**20
 VALUES = ("sessions", "longest_us", "total_us", "average_us")
 
 
@@ -96,9 +94,7 @@ class Steady:
         return f"{sum(cores.values()):.2f} of {os.cpu_count()} cores busy: {parts}"
 
 
-def started(
-    arguments: argparse.Namespace, rate: float, rows: int | None, **changes: Any
-) -> tuple[LocalRun, Path]:
+def started(arguments: argparse.Namespace, rate: float, rows: int | None) -> tuple[LocalRun, Path]:
     return firewall_run(
         rate=rate,
         rows=rows,
@@ -108,7 +104,6 @@ def started(
         policy="flux",
         partitions=arguments.partitions,
         heap_mb=arguments.heap,
-        **changes,
     )
 
 
@@ -294,7 +289,7 @@ def ceiling(arguments: argparse.Namespace) -> dict[str, Any]:
     tried: list[dict[str, Any]] = []
     rate = arguments.rate
     while len(tried) < CEILING_RUNS_MAX:
-        run, folder = started(arguments, rate, None, group_bytes_max=CEILING_GROUP_BYTES)
+        run, folder = started(arguments, rate, None)
         try:
             calm = steady(Watch(run, tell=say), arguments.before, rate)
         finally:
