@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from understudy.core.errors import BrokenInvariant
 from understudy.engine.query import Input
 from understudy.engine.session import endpoint
 from understudy.engine.spark import SparkEngine
-from understudy.flow.errors import ContractViolation, FlowError
+from understudy.flow.errors import ContractViolation, EnvironmentFailed, FlowError
 
 ROWS = random_rows(5)
 Make = Callable[..., SparkEngine]
@@ -171,6 +174,38 @@ def test_a_query_that_fails_raises_sparks_message_and_can_be_restored(make: Make
     rest = cut(ROWS, ORIGIN + 5, END)
     advanced = engine.advance({"a": rest}, END)
     assert sum(table.num_rows for table in advanced.rows.values()) == rest.num_rows
+
+
+def test_a_function_that_raises_is_the_flows_fault_whatever_it_raises(make: Make) -> None:
+    def absent(value: int) -> int:
+        return len(Path("no such file").read_text())
+
+    engine = make(lambda a: a.withColumn("x", F.udf(absent, "int")("v")))
+    engine.start()
+    with pytest.raises(FlowError, match="FileNotFoundError"):
+        engine.advance({"a": ROWS}, END)
+
+
+def test_a_python_worker_that_dies_is_the_machines_fault(make: Make) -> None:
+    def die(value: int) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+    engine = make(lambda a: a.withColumn("x", F.udf(die, "int")("v")))
+    engine.start()
+    with pytest.raises(EnvironmentFailed, match=r"'suspect'.*Python worker exited unexpectedly"):
+        engine.advance({"a": ROWS}, END)
+
+
+def test_state_that_cannot_be_written_is_the_machines_fault(make: Make, tmp_path: Path) -> None:
+    engine = make(lambda a: a.groupBy(F.window("ts", "1 second")).agg(F.sum("v")), "window.end")
+    engine.start()
+    engine.advance({"a": cut(ROWS, 0, ORIGIN + 5)}, ORIGIN + 5)
+    for state in tmp_path.rglob("state"):
+        shutil.rmtree(state)
+        state.write_text("not a folder")
+    with pytest.raises(EnvironmentFailed, match=r"'suspect'.*Spark could not go on here \(.*state"):
+        engine.advance({"a": cut(ROWS, ORIGIN + 5, END)}, END)
 
 
 def test_a_bucket_that_was_taken_cannot_come_again(make: Make) -> None:

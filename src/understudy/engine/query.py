@@ -27,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - how every Spark program c
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
+from understudy.engine.blame import in_few_words
 from understudy.engine.dealing import Dealt, with_partition_numbers
 from understudy.engine.determinism import require_deterministic
 from understudy.engine.event_time import HIDDEN_TIME
@@ -129,7 +130,7 @@ def _call(fragment: str, function: Callable[..., Any], frames: list[DataFrame]) 
         result = function(*frames)
     except PySparkException as problem:
         raise FlowError(
-            f"fragment {fragment!r}: Spark does not accept it: {first_lines(str(problem))}"
+            f"fragment {fragment!r}: Spark does not accept it: {in_few_words(str(problem))}"
         ) from problem
     except FlowError:
         raise
@@ -162,14 +163,3 @@ def time_path(fragment: str, schema: StructType, time: str) -> tuple[str, ...]:
             f"{kind.simpleString()}. The output has the columns {schema.simpleString()[len('struct<') : -1]}"
         )
     return path
-
-
-def first_lines(text: str, lines_max: int = 6) -> str:
-    """Spark's own words without the stack that follows them."""
-    kept = []
-    for line in text.strip().splitlines():
-        if line.startswith(("\tat ", "=== Streaming Query", "JVM stacktrace", "Driver stacktrace")):
-            break
-        if line.strip():
-            kept.append(line.strip())
-    return " ".join(kept[:lines_max])

@@ -37,13 +37,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from understudy.core.bucket import NOTHING, BucketId, bucket_of, end_of
 from understudy.core.errors import BrokenInvariant, require
+from understudy.engine.blame import in_few_words, machines_fault
 from understudy.engine.dealing import Dealt
 from understudy.engine.digest import canonical_order
 from understudy.engine.feed import Channel, ChannelClosed, Feed
 from understudy.engine.horizon import horizon_of
 from understudy.engine.identity import WHOLE, Identity, Share
 from understudy.engine.interface import Advanced, Snapshot
-from understudy.engine.query import Input, Query, build_query, first_lines
+from understudy.engine.query import Input, Query, build_query
 from understudy.engine.storing import (
     Digests,
     link_checkpoint,
@@ -257,7 +258,9 @@ class SparkEngine:
 
     def _explained(self, cause: BaseException) -> Exception:
         if isinstance(cause, PySparkException):
-            return FlowError(f"fragment {self.name!r} failed in Spark: {first_lines(str(cause))}")
+            if (wrong := machines_fault(cause)) is not None:
+                return EnvironmentFailed(f"fragment {self.name!r}: Spark could not go on here ({wrong})")
+            return FlowError(f"fragment {self.name!r} failed in Spark: {in_few_words(str(cause))}")
         if isinstance(cause, Py4JError | ConnectionError | OSError):
             return EnvironmentFailed(
                 f"fragment {self.name!r}: the JVM that Spark runs in has ended ({cause})"
@@ -324,7 +327,7 @@ class SparkEngine:
             )
         except PySparkException as problem:
             raise FlowError(
-                f"fragment {self.name!r}: Spark does not run it: {first_lines(str(problem))}"
+                f"fragment {self.name!r}: Spark does not run it: {in_few_words(str(problem))}"
             ) from problem
         threading.Thread(
             target=_watch, args=(self._running, channel), name=f"watch-{self.name}", daemon=True

@@ -1,0 +1,49 @@
+"""Why a query failed, and whose fault that is: the flow's, or that of the machine it ran on.
+
+A flow that is wrong is wrong on every replica, so the run ends and says why. A machine whose disk is full or
+whose Python worker was killed is one machine: it counts as dead, and the others go on. Spark raises the same
+kind of exception for both, so one has to look at what that was caused by.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.captured import CapturedException
+
+#: Files, sockets, memory. An EOFException is a Python worker that is gone.
+_MACHINE = re.compile(
+    r"^(?:Caused by: |.*most recent failure: .*?: )?"
+    r"(?:java\.(?:io|net|nio)\.[\w.$]+|java\.lang\.\w*Error|org\.apache\.hadoop\.fs\.[\w.$]+)\b",
+    re.MULTILINE,
+)
+#: The rows of a group did not arrive at a Spark task.
+_OWN_SOURCE = re.compile(r'File "[^"]*understudy[/\\]engine[/\\]source\.py"')
+_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+: .+)$", re.MULTILINE)
+
+#: Of a long message its beginning and its end are told: where a function failed, and how.
+LINES_FIRST, LINES_LAST = 4, 2
+
+
+def machines_fault(problem: PySparkException) -> str | None:
+    """What was wrong with the machine, if another one may well succeed with the same rows; or else None."""
+    told = (problem._stackTrace if isinstance(problem, CapturedException) else None) or str(problem)
+    found = _MACHINE.search(told) or _OWN_SOURCE.search(told)
+    if found is None:
+        return None
+    causes = _CAUSE.findall(told)
+    return str(causes[-1]) if causes else found.group().strip()
+
+
+def in_few_words(text: str) -> str:
+    """Spark's own words without the stack that follows them, and without the middle of a long traceback."""
+    kept = []
+    for line in text.strip().splitlines():
+        if line.startswith(("\tat ", "=== Streaming Query", "JVM stacktrace", "Driver stacktrace")):
+            break
+        if line.strip():
+            kept.append(line.strip())
+    if len(kept) > LINES_FIRST + LINES_LAST:
+        kept = [*kept[:LINES_FIRST], "...", *kept[-LINES_LAST:]]
+    return " ".join(kept)
