@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ from test_exchange_schedules import (
 )
 
 from understudy.sim.checkers import Violation
-from understudy.sim.explore_quartet import QuartetBounds, explore_quartet
+from understudy.sim.explore_quartet import QuartetBounds, QuartetSpace, explore_quartet
 
 
 def test_every_order_without_a_death_delivers_everything() -> None:
@@ -42,6 +43,30 @@ def test_no_violation_within_the_first_states_of_two_deaths() -> None:
     explored = explore_quartet(QuartetBounds(buckets=1, kills=2, states_max=20_000))
     print(explored)
     assert explored.states >= 20_000
+
+
+@pytest.mark.parametrize("producer", ["n1", "n2"])
+@pytest.mark.parametrize("consumer", ["n3", "n4"])
+def test_any_one_producer_and_any_one_consumer_are_enough(producer: str, consumer: str) -> None:
+    """The four ways in which a quartet can live on: the two nodes that are named die, at any moment."""
+    bounds = QuartetBounds(buckets=4, kills=2, spares=0, victims=frozenset({producer, consumer}))
+    space = QuartetSpace(bounds)
+    gateway, kills_at = space.gateway, space.quartet.kills_at
+    first = space.quartet.first(bounds.kills)
+    both_died_on_the_way = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        state = first
+        while moves := space.moves(state):
+            deaths = [move for move in moves if move[0] == "kill"]
+            state = space.after(state, rng.choice(deaths if deaths and rng.random() < 0.1 else moves), [])
+            if state[kills_at] == 0 and space.quartet.process(state, gateway).sealed < bounds.buckets:
+                both_died_on_the_way += 1
+                break
+        while moves := space.moves(state):
+            state = space.after(state, rng.choice(moves), [])
+        space.quartet.check_converged(state)
+    assert both_died_on_the_way > 15
 
 
 def test_quiet_steps_commute_with_every_other_step() -> None:

@@ -38,7 +38,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Reverse:
-    """Egress to S-Prod: from now on you send. I have everything through this number."""
+    """A receiver to a producer: from now on you send. I have everything through this number."""
 
     through: BucketId
 

@@ -69,6 +69,8 @@ class QuartetBounds:
     kills: int = 1
     #: The nodes that may be killed; none named means all.
     victims: frozenset[str] = frozenset()
+    #: Nodes that wait; none said means one for each kill.
+    spares: int | None = None
     group_buckets_max: int = 2
     #: Whether quiet steps go first.
     reduced: bool = True
@@ -83,7 +85,8 @@ class QuartetSpace:
 
     def __init__(self, bounds: QuartetBounds) -> None:
         self.bounds = bounds
-        self.quartet = Quartet(bounds.buckets, max(bounds.kills, 1), bounds.group_buckets_max)
+        spares = max(bounds.kills, 1) if bounds.spares is None else bounds.spares
+        self.quartet = Quartet(bounds.buckets, spares, bounds.group_buckets_max)
         self.gateway = self.quartet.at[GATEWAY]
         self.inner = [link for link, ends in self.quartet.ends.items() if self.gateway not in ends]
         self.sets_up = cache(self._sets_up)
