@@ -396,6 +396,20 @@ def test_a_view_survives_its_journey_as_text() -> None:
         FluxView.from_json('{"epoch": 3}')
 
 
+def test_of_a_view_one_can_tell_what_has_changed_since_another() -> None:
+    made = controller("e")
+    assert made.view is not None
+    first = made.view
+    made.handle(MemberLeft("c"))
+    made.handle(Drain("a"))
+    changed = made.view.to_json(since=first)
+    assert FluxView.from_json(changed, {first.epoch: first}) == made.view
+    assert len(changed) < len(made.view.to_json()) / 1.5
+    assert FluxView.from_json(made.view.to_json(since=made.view), {made.view.epoch: made.view}) == made.view
+    with pytest.raises(PeerError, match="not a view"):
+        FluxView.from_json(changed, {made.view.epoch: made.view})
+
+
 def test_no_sequence_of_events_breaks_an_invariant() -> None:
     for seed in range(40):
         random = Random(seed)
@@ -423,8 +437,11 @@ def test_no_sequence_of_events_breaks_an_invariant() -> None:
             if random.random() < 0.1:
                 made = successor(made)
                 assert made.view is not None
+            before = made.view
             epochs = [each.view.epoch for each in made.handle(event) if isinstance(each, PublishFlux)]
             assert epochs == sorted(set(epochs))
+            changed = made.view.to_json(since=before)
+            assert FluxView.from_json(changed, {before.epoch: before}) == made.view
             levels = {each.partition.fragment for each in statuses(made, Status.STDBY)}
             assert len(levels) <= 1, "two levels catch up at once"
             for view in made.view.partitions.values():

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from understudy.core.flux_view import FluxView
 from understudy.core.host import GATEWAY
-from understudy.core.parcels import Here, Parcel
+from understudy.core.parcels import Here, Parcel, Relay
 from understudy.core.partition import Copy, Partition
-from understudy.core.view import Slot
+from understudy.core.view import Seat, Slot, Status, View
 from understudy.runtime.actor import Actor
-from understudy.runtime.mesh import Mesh
+from understudy.runtime.mesh import VIEWS_KEPT, Mesh, RecentViews
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.endpoint import Endpoint
 from understudy.runtime.transport.wire import Frame
@@ -68,6 +69,22 @@ def processes(tmp_path: Path) -> Iterator[dict[str, Process]]:
         process.end()
 
 
+def connected(processes: dict[str, Process]) -> tuple[Process, Process]:
+    one, other = processes["node-1"], processes["node-2"]
+    one.want(other.name)
+    other.want(one.name)
+    assert one.next() == ("up", other.name, None)
+    assert other.next() == ("up", one.name, None)
+    return one, other
+
+
+def cut_between(one: Process, other: Process) -> None:
+    """Cut the connection, and see that both hear of it and have it again."""
+    one.actor.post(one.mesh.cut, other.name, "for a test")
+    assert [one.next()[0], one.next()[0]] == ["down", "up"]
+    assert [other.next()[0], other.next()[0]] == ["down", "up"]
+
+
 def here(index: int) -> Here:
     return Here(Copy(Partition("f", index), Slot.PRIM), 1)
 
@@ -89,14 +106,8 @@ def test_two_processes_that_need_each_other_are_connected_once(
 
 
 def test_a_connection_that_is_cut_is_told_and_made_again(processes: dict[str, Process]) -> None:
-    one, other = processes["node-1"], processes["node-2"]
-    one.want(other.name)
-    other.want(one.name)
-    one.next()
-    other.next()
-    one.actor.post(one.mesh.cut, other.name, "for a test")
-    assert [one.next()[0], one.next()[0]] == ["down", "up"]
-    assert [other.next()[0], other.next()[0]] == ["down", "up"]
+    one, other = connected(processes)
+    cut_between(one, other)
 
 
 def test_only_a_process_that_is_wanted_can_be_absent(processes: dict[str, Process]) -> None:
@@ -112,10 +123,52 @@ def test_only_a_process_that_is_wanted_can_be_absent(processes: dict[str, Proces
 
 
 def test_what_is_no_parcel_costs_the_connection(processes: dict[str, Process]) -> None:
-    one, other = processes["node-1"], processes["node-2"]
-    one.want(other.name)
-    other.want(one.name)
-    one.next()
-    other.next()
+    one, other = connected(processes)
     one.actor.post(one.mesh.tell, other.name, Frame({"kind": "gossip"}))
     assert other.next()[0] == "down"
+
+
+# --- views -----------------------------------------------------------------------------------------------
+
+
+def view(epoch: int, partitions: int = 100) -> FluxView:
+    """Every epoch changes one partition of many."""
+    views = {
+        Partition("f", index): View(
+            newest := max(1, epoch - (epoch - index) % partitions),
+            {slot: Seat(f"node-{slot.value}", newest, Status.ACTIVE) for slot in Slot},
+        )
+        for index in range(partitions)
+    }
+    return FluxView(epoch, views)
+
+
+def test_views_arrive_whole_though_only_changes_are_sent(processes: dict[str, Process]) -> None:
+    one, other = connected(processes)
+    told = [(one, other, 500), (one, other, 501), (other, one, 503), (one, other, 504), (other, one, 505)]
+    for sender, receiver, epoch in told:
+        sender.actor.post(sender.mesh.send, receiver.name, Relay(view(epoch)))
+        assert receiver.next() == ("parcel", sender.name, Relay(view(epoch)))
+    cut_between(one, other)
+    other.actor.post(other.mesh.send, one.name, Relay(view(506)))
+    assert one.next() == ("parcel", other.name, Relay(view(506)))
+
+
+def test_a_view_that_both_have_is_what_changes_are_told_since() -> None:
+    views = RecentViews()
+    assert views.exchanged("a", view(7)) is None
+    assert views.exchanged("b", view(8)) is None
+    assert views.exchanged("a", view(9)) == view(7)
+    assert views.exchanged("a", view(11)) == view(9)
+    assert len(view(11).to_json(since=view(9))) < len(view(11).to_json()) / 10
+    views.forget("a")
+    assert views.exchanged("a", view(12)) is None
+
+
+def test_who_was_silent_for_long_is_told_the_whole_view() -> None:
+    views = RecentViews()
+    views.exchanged("a", view(1))
+    for epoch in range(2, 200):
+        views.exchanged("b", view(epoch))
+    assert views.exchanged("a", view(200)) is None
+    assert len(views.known) <= VIEWS_KEPT + 1

@@ -109,8 +109,13 @@ class FluxView:
                 return copy
         return max(copies, key=lambda copy: self.load[self.seat(copy).node])
 
-    def to_json(self) -> str:
-        views = [[p.fragment, p.index, json.loads(view.to_json())] for p, view in self.partitions.items()]
+    def to_json(self, since: FluxView | None = None) -> str:
+        """The view as text; or what has changed since an earlier one, for somebody who knows that."""
+        views = [
+            [partition.fragment, partition.index, json.loads(view.to_json())]
+            for partition, view in self.partitions.items()
+            if since is None or since.partitions.get(partition) != view
+        ]
         wanted = [
             [copy.partition.fragment, copy.partition.index, copy.slot.value, node]
             for copy, node in self.wanted.items()
@@ -120,15 +125,19 @@ class FluxView:
             "partitions": views,
             "drained": sorted(self.drained),
             "wanted": wanted,
+            **({} if since is None else {"since": since.epoch}),
         }
         return json.dumps(whole, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> FluxView:
-        """The view that `to_json` wrote. Anything else raises `PeerError`."""
+    def from_json(cls, text: str | bytes, known: Mapping[int, FluxView] = MappingProxyType({})) -> FluxView:
+        """The view that `to_json` wrote; if only changes, since one of the `known`. Anything else raises
+        `PeerError`.
+        """
         try:
             whole: Any = json.loads(text)
-            views = {
+            views = dict(known[whole["since"]].partitions) if "since" in whole else {}
+            views |= {
                 Partition(fragment, index): View.from_json(json.dumps(view))
                 for fragment, index, view in whole["partitions"]
             }

@@ -4,6 +4,9 @@ Nodes call the gateway, and of two nodes the one with the greater name calls the
 question of which connection counts. A connection that breaks is made again for as long as both ends are
 needed. What is heard of a connection comes to the owner in order, on the owner's actor: up, then parcels,
 then down, and the next one only after that.
+
+Views are large in a large flow and go ahead of much that is said. So over a connection that has carried one
+before, in either direction, only what has changed since is sent.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from understudy.core.errors import PeerError
+from understudy.core.flux_view import FluxView
 from understudy.core.host import GATEWAY
-from understudy.core.parcels import Parcel
+from understudy.core.parcels import Parcel, Relay
 from understudy.runtime.actor import Actor
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -27,6 +31,7 @@ from understudy.runtime.transport.wire import Frame
 log = logging.getLogger(__name__)
 
 PURPOSE = "peer"
+VIEWS_KEPT = 64
 
 
 class MeshOwner(Protocol):
@@ -40,6 +45,32 @@ class MeshOwner(Protocol):
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
         """A frame that is not of the protocol: word of how somebody is doing."""
+
+
+class RecentViews:
+    """The views that this process has told or heard lately, and which of them each other process has."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, FluxView] = {}
+        self._common: dict[str, int] = {}
+
+    def forget(self, node: str) -> None:
+        """What a process had before its connection broke does not count: it may have begun anew."""
+        self._common.pop(node, None)
+
+    def exchanged(self, node: str, view: FluxView) -> FluxView | None:
+        """A view is told to a process, or was heard from it. Returns an earlier one that both know, if any.
+
+        The other side may be ahead, and keeps no more than this one: what is old here may be forgotten there.
+        """
+        before = self._common.get(node, 0)
+        self._common[node] = max(before, view.epoch)
+        self.known[view.epoch] = view
+        oldest = max(self.known) - VIEWS_KEPT
+        for epoch in [epoch for epoch in self.known if epoch < oldest]:
+            del self.known[epoch]
+        recent = 0 < before <= view.epoch <= before + VIEWS_KEPT // 2
+        return self.known.get(before) if recent else None
 
 
 class Mesh:
@@ -63,6 +94,7 @@ class Mesh:
         self._links: dict[str, Link] = {}
         self._channels: dict[str, Channel] = {}
         self._newest: dict[str, int] = {}
+        self._views = RecentViews()
         self._wanted: set[str] = set()
         #: Since when each wanted process has been out of reach.
         self._absent_since: dict[str, float] = {}
@@ -118,7 +150,8 @@ class Mesh:
     def send(self, node: str, parcel: Parcel) -> None:
         channel = self._channels.get(node)
         if channel is not None:
-            channel.send(*frames_of_parcel(parcel))
+            since = self._views.exchanged(node, parcel.view) if isinstance(parcel, Relay) else None
+            channel.send(*frames_of_parcel(parcel, since))
 
     def tell(self, node: str, frame: Frame) -> None:
         channel = self._channels.get(node)
@@ -143,6 +176,7 @@ class Mesh:
             former.close("a newer connection took its place")
             self._owner.peer_down(node)
         self._channels[node] = channel
+        self._views.forget(node)
         self._absent_since.pop(node, None)
         self._owner.peer_up(node)
 
@@ -153,10 +187,12 @@ class Mesh:
             self._owner.frame_arrived(node, frame)
             return
         try:
-            parcel = parcel_of(frame)
+            parcel = parcel_of(frame, self._views.known)
         except PeerError as problem:
             channel.close(f"it broke the protocol: {problem}")
             return
+        if isinstance(parcel, Relay):
+            self._views.exchanged(node, parcel.view)
         self._owner.parcel_arrived(node, parcel)
 
     def _closed(self, node: str, channel: Channel | None, why: str) -> None:

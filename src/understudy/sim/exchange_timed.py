@@ -114,7 +114,7 @@ class TimedExchange:
         nodes: int,
         spares: int,
         *,
-        size_of: Callable[[Parcel], Sized],
+        size_of: Callable[[str, str, Parcel], Sized],
         view_bytes: Callable[[FluxView], int],
         bucket_bytes: int,
         costs: Costs | None = None,
@@ -236,7 +236,7 @@ class TimedExchange:
         if node == name:
             self._post(place.works_us, lambda: self._drive(name, ParcelFrom(name, parcel)))
             return
-        frames, head_bytes, body_bytes = self.size_of(parcel)
+        frames, head_bytes, body_bytes = self.size_of(name, node, parcel)
         self._count(name, node, parcel, (frames, head_bytes, body_bytes))
         size = head_bytes + body_bytes
         place.sends_us = max(place.sends_us, place.works_us) + size / self.costs.bytes_per_us

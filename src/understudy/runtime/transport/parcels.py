@@ -7,6 +7,7 @@ every head; each of these is a parcel again at the other end.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from understudy.core.errors import PeerError
@@ -18,14 +19,14 @@ from understudy.runtime.transport.wire import Frame, frames_of, messages_of
 _MESSAGES = {"data", "ack", "reverse", "csync", "psync", "pause", "paused", "folded"}
 
 
-def frames_of_parcel(parcel: Parcel) -> list[Frame]:
-    """The parcel as frames, in order."""
+def frames_of_parcel(parcel: Parcel, since: FluxView | None = None) -> list[Frame]:
+    """The parcel as frames, in order. Of a view, only what has changed since one that the receiver knows."""
     match parcel:
         case Say(sender, to, serial, messages):
             edge = _edge(sender, to, serial)
             return [Frame({**frame.head, **edge}, frame.bodies) for frame in frames_of(messages, 0)]
         case Relay(view):
-            return [Frame({"kind": "relay", "view": view.to_json()})]
+            return [Frame({"kind": "relay", "view": view.to_json(since)})]
         case Here(copy, epoch):
             return [Frame({"kind": "here", "copy": str(copy), "epoch": epoch})]
         case Welcome(sender, to, serial, version):
@@ -45,15 +46,17 @@ def _edge(sender: Copy, to: Copy, serial: int) -> dict[str, Any]:
     return {"from": str(sender), "to": str(to), "serial": serial}
 
 
-def parcel_of(frame: Frame) -> Parcel:
-    """The parcel that a frame holds. Raises `PeerError` if it is none."""
+def parcel_of(frame: Frame, known: Mapping[int, FluxView] = MappingProxyType({})) -> Parcel:
+    """The parcel that a frame holds; `known` are the views of which it may tell only the changes. Raises
+    `PeerError` if it is none.
+    """
     head = frame.head
     try:
         if frame.kind in _MESSAGES:
             return Say(*_edge_of(head), tuple(messages_of(frame)))
         match frame.kind:
             case "relay":
-                return Relay(FluxView.from_json(str(head["view"])))
+                return Relay(FluxView.from_json(str(head["view"]), known))
             case "here":
                 return Here(Copy.of(head["copy"]), _int(head["epoch"]))
             case "welcome":
