@@ -54,6 +54,14 @@ def window_start(a: DataFrame) -> DataFrame:
     return a.groupBy(F.window("ts", "400 milliseconds"), "k").agg(F.max("ts").alias("newest"))
 
 
+def named_in_sql(a: DataFrame) -> DataFrame:
+    a.createOrReplaceTempView("named_in_sql_a")
+    return a.sparkSession.sql(
+        """WITH few AS (SELECT k, v, ts AS at FROM named_in_sql_a WHERE v % 5 <> 0)
+           SELECT window, k, sum(v) AS total FROM few GROUP BY window(at, '1 second'), k"""
+    )
+
+
 def sliding(a: DataFrame) -> DataFrame:
     return a.groupBy(F.window("ts", "1 second", "300 milliseconds"), "k").agg(F.sum("v"), F.avg("v"))
 
@@ -252,6 +260,7 @@ CASES = {
         Case("stateless", stateless, "ts"),
         Case("tumbling", tumbling, "window.end"),
         Case("window_start", window_start, "window.start"),
+        Case("named_in_sql", named_in_sql, "window.start"),
         Case("sliding", sliding, "window.end"),
         Case("sessions", sessions, "session_window.end"),
         Case("interval_join", interval_join, "at", ("a", "b")),

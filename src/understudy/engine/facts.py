@@ -8,13 +8,14 @@ Here are the walk and the operators that keep nothing; those that keep state are
 - A projection computes times from times. A column computed by adding an interval lags that much less; the
   greatest of several lags as the best of them, the least as the worst.
 - A union's column lags as the worst of those that it is made of.
+- A name that SQL's WITH has given stands for what it names.
 - Whatever else makes new columns makes columns that are not followed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from understudy.engine.event_time import HIDDEN_TIME, Stream, Time, Window, merged, time_of
@@ -42,7 +43,7 @@ class Facts:
 
 def facts_of(plan: Node, time: Iterable[str]) -> Facts:
     """The facts of an analysed plan whose output column `time` (a path) decides the bucket of a row."""
-    stream = _follow(plan)
+    stream = _follow(plan, {})
     lag_us = _lag_of_output(plan, stream, list(time))
     return Facts(
         lag_us,
@@ -72,10 +73,18 @@ def _output_names(plan: Node) -> dict[int, str]:
     return {e.id: e.name for node in plan.walk() for e in node.expressions() if e.id is not None}
 
 
-def _follow(node: Node) -> Stream:
-    children = [_follow(child) for child in node.children]
+def _follow(node: Node, named: dict[int, Stream]) -> Stream:
+    """The stream that comes out of a plan. `named` are those that a WITH has given a name so far."""
+    children = [_follow(child, named) for child in node.children]
+    if node.kind == "CTERelationRef":
+        return _meant(named[node.fields["cteId"]], ids_of(node.tree("output")))
     if not children:
         return Stream(node.kind.startswith("Streaming"), ids_of(node.tree("output")))
+    if node.kind == "CTERelationDef":
+        named[node.fields["id"]] = children[0]
+        return children[0]
+    if node.kind == "WithCTE":
+        return children[-1]
     handler = _HANDLERS.get(node.kind)
     if handler is not None:
         return handler(node, children)
@@ -86,6 +95,24 @@ def _follow(node: Node) -> Stream:
     if node.kind == "Generate":
         child = replace(child, output=child.output + ids_of(node.tree("generatorOutput")))
     return user_code(node, child)
+
+
+def _meant(stream: Stream, output: tuple[int, ...]) -> Stream:
+    """A stream under the new numbers that its columns have where its name is used."""
+    renamed = dict(zip(stream.output, output, strict=True))
+    return replace(
+        stream,
+        output=output,
+        times={renamed[number]: time for number, time in stream.times.items() if number in renamed},
+        fresh=tuple(
+            (_renamed(left, renamed), _renamed(right, renamed), lag_us)
+            for left, right, lag_us in stream.fresh
+        ),
+    )
+
+
+def _renamed(numbers: frozenset[int], renamed: Mapping[int, int]) -> frozenset[int]:
+    return frozenset(renamed[number] for number in numbers if number in renamed)
 
 
 def _watermark(node: Node, children: list[Stream]) -> Stream:
