@@ -62,6 +62,14 @@ def named_in_sql(a: DataFrame) -> DataFrame:
     )
 
 
+def unpivoted(a: DataFrame) -> DataFrame:
+    return (
+        a.unpivot(["k", "ts"], ["v", "id"], "which", "value")
+        .groupBy(F.window("ts", "500 milliseconds"), "k", "which")
+        .agg(F.sum("value").alias("total"))
+    )
+
+
 def sliding(a: DataFrame) -> DataFrame:
     return a.groupBy(F.window("ts", "1 second", "300 milliseconds"), "k").agg(F.sum("v"), F.avg("v"))
 
@@ -261,6 +269,7 @@ CASES = {
         Case("tumbling", tumbling, "window.end"),
         Case("window_start", window_start, "window.start"),
         Case("named_in_sql", named_in_sql, "window.start"),
+        Case("unpivoted", unpivoted, "window.end"),
         Case("sliding", sliding, "window.end"),
         Case("sessions", sessions, "session_window.end"),
         Case("interval_join", interval_join, "at", ("a", "b")),

@@ -177,21 +177,16 @@ def test_a_query_that_fails_raises_sparks_message_and_can_be_restored(make: Make
 
 
 def test_a_function_that_raises_is_the_flows_fault_whatever_it_raises(make: Make) -> None:
-    def absent(value: int) -> int:
-        return len(Path("no such file").read_text())
-
-    engine = make(lambda a: a.withColumn("x", F.udf(absent, "int")("v")))
+    read = F.udf(lambda _: len(Path("no such file").read_text()), "int")
+    engine = make(lambda a: a.withColumn("x", read("v")))
     engine.start()
     with pytest.raises(FlowError, match="FileNotFoundError"):
         engine.advance({"a": ROWS}, END)
 
 
 def test_a_python_worker_that_dies_is_the_machines_fault(make: Make) -> None:
-    def die(value: int) -> int:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return value
-
-    engine = make(lambda a: a.withColumn("x", F.udf(die, "int")("v")))
+    die = F.udf(lambda _: os.kill(os.getpid(), signal.SIGKILL), "int")
+    engine = make(lambda a: a.withColumn("x", die("v")))
     engine.start()
     with pytest.raises(EnvironmentFailed, match=r"'suspect'.*Python worker exited unexpectedly"):
         engine.advance({"a": ROWS}, END)

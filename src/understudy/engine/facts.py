@@ -134,13 +134,15 @@ def _project(node: Node, children: list[Stream]) -> Stream:
 
 
 def _expand(node: Node, children: list[Stream]) -> Stream:
-    """Sliding windows: each row goes to several windows. The first is the worst for the start of a window."""
+    """Each row becomes several. Of sliding windows the first is the worst for the start of a window."""
     (child,) = children
     output = ids_of(node.tree("output"))
     times: dict[int, Time] = {}
     columns = node.tree("projections")
     for position, number in enumerate(output):
-        found = [time_of(column, child) for column in columns[position :: len(output)]]
+        # Where Spark leaves the projections out, a column that kept its number is still the same.
+        ways = columns[position :: len(output)]
+        found = [time_of(column, child) for column in ways] if ways else [child.times.get(number)]
         known = [value for value in found if value is not None]
         if len(known) == len(found) and known:
             times[number] = known[0]
