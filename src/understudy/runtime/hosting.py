@@ -59,6 +59,9 @@ class HostOwner(Protocol):
 
     def stats(self, node: str, frame: Frame) -> None: ...
 
+    def peer_lost(self, node: str) -> None:
+        """The connection to another process broke."""
+
     def report(self, event: FluxReported) -> None: ...
 
 
@@ -130,6 +133,7 @@ class Hosting:
 
     def peer_down(self, node: str) -> None:
         self.handle(PeerDown(node))
+        self._owner.peer_lost(node)
 
     def parcel_arrived(self, node: str, parcel: Parcel) -> None:
         self._owner.noticed(node, parcel)

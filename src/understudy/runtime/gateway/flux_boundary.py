@@ -211,6 +211,9 @@ class FluxBoundary:
     def stats(self, node: str, frame: Frame) -> None:
         self._around.stats(node, frame.head)
 
+    def peer_lost(self, node: str) -> None:
+        pass
+
     def report(self, event: FluxReported) -> None:
         self._around.report(*written(event))
 

@@ -117,6 +117,10 @@ class FluxNode(Node):
     def stats(self, node: str, frame: Frame) -> None:
         pass
 
+    def peer_lost(self, node: str) -> None:
+        for hosted in self._copies.values():
+            hosted.hurry()
+
     def report(self, event: FluxReported) -> None:
         self._coordination.report(*written(event))
 

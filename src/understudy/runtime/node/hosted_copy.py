@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -238,11 +239,19 @@ class HostedCopy:
         """The standby's mover is there: a snapshot is taken for it as soon as the engine stands still."""
         self._shipping.met(channel)
         self._hosting.inside(self.copy, self.epoch, PairAvailable(), MoverReady())
-        if self._worker is not None:
-            self._worker.wake()
+        self._wake()
 
     def mover_gone(self, channel: Channel) -> None:
         self._shipping.gone(channel)
+
+    def hurry(self) -> None:
+        """A process was lost: this copy may have to stand in for one that was ahead of it."""
+        self._pace.hurry(time.monotonic())
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._worker is not None:
+            self._worker.wake()
 
     # --- the worker --------------------------------------------------------------------------------------
 

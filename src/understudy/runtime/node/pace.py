@@ -5,10 +5,14 @@ whatever is there spend their time on crumbs and fall behind; if each waits a li
 goes into one group. An engine that shares a core with others works its share of the time, so it takes small
 groups often when there is little to do and larger ones as the load grows. That settles by itself: a larger
 group takes longer, but less for each row.
+
+Copies rest each in its own time, so one may be most of a period behind its partner. When a process is lost,
+those who live on may have to stand in for it: then nobody rests until they are where it was.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from statistics import median
 
@@ -22,6 +26,8 @@ BUSY = 0.7
 GROUPS_SEEN = 3
 #: A group that spans more time than has passed since the last one began, by this factor, is catching up.
 CATCHING_UP = 1.5
+#: Without rest after a loss: about as long as a group takes on each of two levels.
+HURRY_S = 2.5
 
 
 class Pace:
@@ -32,12 +38,17 @@ class Pace:
         self._bucket_s = bucket_s
         self._took_s: deque[float] = deque(maxlen=GROUPS_SEEN)
         self._last: tuple[float, BucketId] | None = None
+        self._hurry_until_s = -math.inf
+
+    def hurry(self, now_s: float) -> None:
+        """A process was lost."""
+        self._hurry_until_s = now_s + HURRY_S
 
     def rest_s(self, began_s: float, took_s: float, through: BucketId) -> float:
         """How long to rest after a group, from its end. The group's last bucket was `through`."""
         last, self._last = self._last, (began_s, through)
         self._took_s.append(took_s)
-        if last is None:
+        if last is None or began_s + took_s < self._hurry_until_s:
             return 0.0
         passed_s, span_s = began_s - last[0], (through - last[1]) * self._bucket_s
         if span_s > CATCHING_UP * passed_s:
