@@ -22,12 +22,12 @@ from understudy.core.bucket import BucketId
 PERIOD_MAX_S = 5.0
 #: Of the time that a group takes, so much is work; in the rest it waits for others.
 BUSY = 0.7
-#: A single slow group says little.
-GROUPS_SEEN = 3
+#: A few slow groups say little: while a newcomer starts, everything takes longer for some seconds.
+GROUPS_SEEN = 9
 #: A group that spans more time than has passed since the last one began, by this factor, is catching up.
 CATCHING_UP = 1.5
-#: Without rest after a loss: about as long as a group takes on each of two levels.
-HURRY_S = 2.5
+#: Without rest after a loss: a few groups, so that a level gets what the level below it hurried for.
+HURRY_S = 4.0
 
 
 class Pace:
