@@ -26,7 +26,7 @@ class Process:
     """A process with nothing but its mesh; what it hears waits in `heard`."""
 
     def __init__(self, name: str, settings: RunSettings, addresses: dict[str, str]) -> None:
-        self.name = name
+        self.name, self.settings, self.addresses = name, settings, addresses
         self.heard: queue.Queue[tuple[str, str, object]] = queue.Queue()
         self.endpoint = Endpoint(beat_s=settings.beat_s, silence_s=settings.silence_s)
         self.actor = Actor(name, lambda error: self.heard.put(("failed", name, error)))
@@ -69,8 +69,8 @@ def processes(tmp_path: Path) -> Iterator[dict[str, Process]]:
         process.end()
 
 
-def connected(processes: dict[str, Process]) -> tuple[Process, Process]:
-    one, other = processes["node-1"], processes["node-2"]
+def connected(processes: dict[str, Process], to: str = "node-2") -> tuple[Process, Process]:
+    one, other = processes["node-1"], processes[to]
     one.want(other.name)
     other.want(one.name)
     assert one.next() == ("up", other.name, None)
@@ -152,6 +152,21 @@ def test_views_arrive_whole_though_only_changes_are_sent(processes: dict[str, Pr
     cut_between(one, other)
     other.actor.post(other.mesh.send, one.name, Relay(view(506)))
     assert one.next() == ("parcel", other.name, Relay(view(506)))
+
+
+def test_a_gateway_that_began_anew_is_told_the_whole_view(processes: dict[str, Process]) -> None:
+    """It has its old name and knows nothing of what its predecessor was told."""
+    node, gateway = connected(processes, to=GATEWAY)
+    node.actor.post(node.mesh.send, GATEWAY, Relay(view(500)))
+    assert gateway.next()[2] == Relay(view(500))
+    processes.pop(GATEWAY).end()
+    assert node.next() == ("down", GATEWAY, None)
+    again = processes[GATEWAY] = Process(GATEWAY, node.settings, node.addresses)
+    again.want(node.name)
+    assert node.next() == ("up", GATEWAY, None)
+    assert again.next() == ("up", node.name, None)
+    node.actor.post(node.mesh.send, GATEWAY, Relay(view(501)))
+    assert again.next() == ("parcel", node.name, Relay(view(501)))
 
 
 def test_a_view_that_both_have_is_what_changes_are_told_since() -> None:

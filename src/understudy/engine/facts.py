@@ -99,6 +99,9 @@ def _follow(node: Node, named: dict[int, Stream]) -> Stream:
 
 def _meant(stream: Stream, output: tuple[int, ...]) -> Stream:
     """A stream under the new numbers that its columns have where its name is used."""
+    if len(stream.output) != len(output):
+        # An operator below did not tell its columns, so none is followed further.
+        return replace(stream, output=output, times={}, mixed=True, fresh=())
     renamed = dict(zip(stream.output, output, strict=True))
     return replace(
         stream,
