@@ -3,8 +3,8 @@
     python studies/flux_scale.py [--nodes-max 1000] [--exchange-max 64]
 
 The real hosts and the real controller, in virtual time (`understudy.sim.exchange_timed`; `Costs` there holds
-every constant: 0.5 ms and 1 Gbit/s links, 131 us and 25 us per kB to handle a parcel, 300 ms for a group,
-0.55 s to notice a dead session, 10 MB of state, 4 ms for a snapshot, 2.7 s to restore one). One bucket of
+every constant: 0.5 ms and 1 Gbit/s links, 95 us and 16 us per kB to handle a parcel, 300 ms for a group,
+2 s to notice a dead session, 10 MB of state, 4 ms for a snapshot, 2.7 s to restore one). One bucket of
 1 MB a second, however many nodes there are, so what grows is overhead. Copies sit in a chain, one node is
 spare. Three shapes:
 
@@ -31,11 +31,11 @@ and for each death, with V views of O(N) bytes each:
     relayed, bytes           O(V N)         O(V N^2)        (only what changed is relayed)
     views                    2 and one for each copy that comes back, level by level
 
-The gateway stops it first: at 131 us of Python for a frame, 1,000 partitions and one bucket a second keep its
-thread busy, and with more it falls behind. In an exchange of N by N the nodes come to that at about 500.
-After a death the store is what one waits for: at 1,000 nodes it sends 158 kB to everybody, four times, and
-the last has heard of the death after 1.8 s instead of 0.55 s. A store that takes 1 MB at most for one view,
-as ZooKeeper does unless told otherwise, takes about 6,000 partitions.
+The gateway stops it first: at 95 us for a frame, 1,000 partitions and one bucket a second keep its thread busy
+for three quarters of the time, and with about 1,300 it falls behind. In an exchange of N by N the nodes come to
+that at about 750. After a death the store is what one waits for: at 1,000 nodes it sends 158 kB to everybody,
+four times, and the last has heard of the death 1.3 s after the first. A store that takes 1 MB at most for one
+view, as ZooKeeper does unless told otherwise, takes about 6,000 partitions.
 """
 
 from __future__ import annotations

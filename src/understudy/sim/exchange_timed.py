@@ -57,19 +57,19 @@ from understudy.core.view import Status
 
 @dataclass(frozen=True)
 class Costs:
-    """What things take. The first five are of a small cluster, the others were measured here.
+    """What things take. The first three are of a small cluster, the others were measured here.
 
-    A parcel's cost is what Python needs to write it on one side and to read it on the other, on cores that
-    have other work: 131 us for an acknowledgement, 380 us for 10 kB of rows.
+    A parcel's cost is what writing, sending and reading it takes at both ends (`studies/parcel_cost.py`).
+    A dead node is noticed when its session with the store ends.
     """
 
     latency_us: float = 500
     bytes_per_us: float = 125  # 1 Gbit/s
     connect_us: float = 2_000
-    detect_us: float = 550_000
+    detect_us: float = 2_000_000
     view_us: float = 3_000
-    parcel_us: float = 131
-    parcel_byte_us: float = 0.025
+    parcel_us: float = 95
+    parcel_byte_us: float = 0.016
     group_us: float = 300_000
     deliver_us: float = 1_000
     snapshot_us: float = 4_000
