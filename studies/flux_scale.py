@@ -31,11 +31,11 @@ and for each death, with V views of O(N) bytes each:
     relayed, bytes           O(V N)         O(V N^2)        (only what changed is relayed)
     views                    2 and one for each copy that comes back, level by level
 
-The gateway stops it first: at 95 us for a frame, 1,000 partitions and one bucket a second keep its thread busy
-for three quarters of the time, and with about 1,300 it falls behind. In an exchange of N by N the nodes come to
-that at about 750. After a death the store is what one waits for: at 1,000 nodes it sends 158 kB to everybody,
-four times, and the last has heard of the death 1.3 s after the first. A store that takes 1 MB at most for one
-view, as ZooKeeper does unless told otherwise, takes about 6,000 partitions.
+The gateway stops it first: at 95 us for a frame, 1,000 partitions and one bucket a second keep its thread
+busy for three quarters of the time, and with about 1,300 it falls behind. In an exchange of N by N the nodes
+come to that at about 750. After a death the store is what one waits for: at 1,000 nodes it sends 158 kB to
+everybody, four times, and the last has heard of the death 1.3 s after the first. A store that takes 1 MB at
+most for one view, as ZooKeeper does unless told otherwise, takes about 6,000 partitions.
 """
 
 from __future__ import annotations
