@@ -46,9 +46,7 @@ def mirrored(topology: Topology, nodes: Sequence[str], replicas: int) -> dict[Co
     }
 
 
-def check_layout(
-    layout: Mapping[Copy, str], topology: Topology, nodes: Sequence[str], replicas: int
-) -> None:
+def check_layout(layout: Mapping[Copy, str], topology: Topology, nodes: Sequence[str], replicas: int) -> None:
     """Raise `LayoutError` unless every copy of every partition has a node of its own that is present."""
     wanted = set(topology.copies(replicas))
     for copy in sorted(wanted - layout.keys()):

@@ -1,8 +1,9 @@
-"""The order-preserving merge of an exchange (Flux paper, section 4.1).
+"""The order-preserving merge of a consumer's inlets (Flux paper, section 4.1).
 
-A consumer partition has several producers, each of which sends its buckets in rising order. Bucket k is
-complete when every producer has sent k or something after it. What is handed on is complete, in order, and
-the same for both copies of the consumer, however the arrivals interleaved.
+A consumer has several producers, each of which sends its buckets in rising order: the partitions of the
+segments that it reads, and the sources. Bucket k is complete when every producer has sent k or something
+after it. What is handed on is complete, in order, and the same for all copies of the consumer, however the
+arrivals interleaved.
 
 The order of the parts within a bucket is that of their producers' names; what order rows then have is the
 engine's to make canonical.
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.errors import require
-from understudy.core.partition import Partition
+from understudy.core.shape.partition import Partition
 
 
 class Merge:
@@ -26,17 +27,15 @@ class Merge:
         self._queues: dict[Partition, deque[Bucket]] = {each: deque() for each in sorted(producers)}
         self._received: dict[Partition, BucketId] = dict.fromkeys(self._queues, through)
         self.handed = through
+        #: Everything through this number has arrived from every producer.
+        self.frontier = through
 
-    def put(self, producer: Partition, bucket: Bucket) -> None:
-        require(bucket.number > self._received[producer], f"{producer} sent {bucket.number} twice")
-        self._received[producer] = bucket.number
-        if not bucket.empty:
-            self._queues[producer].append(bucket)
-
-    @property
-    def frontier(self) -> BucketId:
-        """Everything through this number has arrived from every producer."""
-        return min(self._received.values())
+    def put(self, producer: Partition, buckets: Sequence[Bucket]) -> None:
+        first, last = buckets[0].number, buckets[-1].number
+        require(first > self._received[producer], f"{producer} sent {first} twice")
+        self._received[producer] = last
+        self._queues[producer].extend(bucket for bucket in buckets if not bucket.empty)
+        self.frontier = min(self._received.values())
 
     @property
     def waiting(self) -> int:
@@ -74,11 +73,11 @@ class Merge:
 
     def _next_number(self) -> BucketId | None:
         """The least number at or before the frontier that has rows."""
-        heads = [queue[0].number for queue in self._queues.values() if queue]
-        least = min(heads, default=None)
+        least = min((queue[0].number for queue in self._queues.values() if queue), default=None)
         return least if least is not None and least <= self.frontier else None
 
     def check(self) -> None:
+        require(self.frontier == min(self._received.values()), "the frontier is not the least of all")
         require(self.handed <= self.frontier, f"handed on {self.handed}, complete is {self.frontier}")
         for producer, queue in self._queues.items():
             numbers = [bucket.number for bucket in queue]

@@ -1,0 +1,150 @@
+"""The buffer of an outlet (Flux paper, section 3.1.3, figure 3): redundant store and duplicate filter in one.
+
+It holds the buckets that some destination may still need, in order. Every destination has a **floor**, the
+greatest number that it acknowledged: acknowledgements are cumulative, so one number says where a replica
+stands, and one that is lost is made good by the next. A bucket goes when it is at or below the floor of every
+destination that counts; so the buffer always loses a prefix. A floor may lie ahead of production: the paper's
+*dangling* acknowledgements are one number here.
+
+Every destination also has a cursor, the number through which buckets were sent to it. `rewind` moves it,
+for a connection that was lost and stands again.
+
+Invariants (`check`): numbers rise; no bucket is kept that every destination acknowledged; what was removed
+was acknowledged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.errors import require
+
+#: Removed entries at the front of the lists are cut off once there are so many, and more than are kept.
+_SLACK_MAX = 512
+
+
+class Buffer:
+    """Buckets that were produced and that some destination may still need."""
+
+    def __init__(
+        self, destinations: Iterable[int], *, buckets_max: int = 100_000, bytes_max: int = 256 * 2**20
+    ) -> None:
+        self.buckets_max = buckets_max
+        self.bytes_max = bytes_max
+        self.size_bytes = 0
+        self.produced_through = NOTHING
+        #: The last number that was produced and removed: nothing through it can be sent again.
+        self.gone_through = NOTHING
+        self.floor: dict[int, BucketId] = dict.fromkeys(destinations, NOTHING)
+        self.sent: dict[int, BucketId] = dict.fromkeys(self.floor, NOTHING)
+        self._numbers: list[BucketId] = []
+        self._buckets: list[Bucket] = []
+        self._head = 0
+
+    def __len__(self) -> int:
+        return len(self._numbers) - self._head
+
+    def __iter__(self) -> Iterator[Bucket]:
+        """The buckets that are kept, oldest first."""
+        return iter(self._buckets[self._head :])
+
+    @property
+    def full(self) -> bool:
+        return len(self) >= self.buckets_max or self.size_bytes >= self.bytes_max
+
+    # --- changing ----------------------------------------------------------------------------------------
+
+    def put(self, buckets: Iterable[Bucket], required: Collection[int]) -> None:
+        """Insert produced buckets; drop at once what every required destination has acknowledged already."""
+        for bucket in buckets:
+            require(
+                bucket.number > self.produced_through,
+                f"bucket {bucket.number} was produced after {self.produced_through}: numbers must rise",
+            )
+            self.produced_through = bucket.number
+            self._numbers.append(bucket.number)
+            self._buckets.append(bucket)
+            self.size_bytes += bucket.size_bytes
+        self.trim(required)
+
+    def ack(self, destination: int, through: BucketId) -> None:
+        """The destination has everything through this number, produced or not. `trim` lets go of it."""
+        self.floor[destination] = max(self.floor[destination], through)
+
+    def trim(self, required: Collection[int]) -> None:
+        """Remove what every required destination has acknowledged. If none is required, keep everything."""
+        if not required:
+            return
+        least = min(self.floor[destination] for destination in required)
+        cut = bisect_right(self._numbers, least, self._head)
+        if cut == self._head:
+            return
+        for at in range(self._head, cut):
+            self.size_bytes -= self._buckets[at].size_bytes
+        self.gone_through = self._numbers[cut - 1]
+        # The payloads must not stay in memory until the lists are cut.
+        self._buckets[self._head : cut] = [_GONE] * (cut - self._head)
+        self._head = cut
+        if self._head > _SLACK_MAX and self._head > len(self):
+            del self._numbers[: self._head], self._buckets[: self._head]
+            self._head = 0
+
+    def unsent(self, destination: int) -> tuple[Bucket, ...]:
+        """Everything that the destination has neither acknowledged nor been sent; it counts as sent now."""
+        after = max(self.floor[destination], self.sent[destination])
+        if after >= self.produced_through:
+            return ()
+        found = tuple(self._buckets[bisect_right(self._numbers, after, self._head) :])
+        self.sent[destination] = self.produced_through
+        return found
+
+    def rewind(self, destination: int, after: BucketId) -> None:
+        """Send again what comes after this number; nothing through it, even if it is produced only later."""
+        self.sent[destination] = after
+
+    def reserve(self, destination: int, like: Collection[int]) -> None:
+        """A destination begins anew: keep for it what the slowest of the others has not acknowledged."""
+        least = min((self.floor[other] for other in like), default=self.gone_through)
+        self.floor[destination] = least
+        self.sent[destination] = NOTHING
+
+    def adopt(
+        self,
+        kept: Iterable[Bucket],
+        *,
+        produced_through: BucketId,
+        gone_through: BucketId,
+        floors: Mapping[int, BucketId],
+    ) -> None:
+        """Take over the contents of a replica's buffer. Only for a buffer never used."""
+        require(self.produced_through == NOTHING, "a used buffer cannot adopt another one")
+        require(floors.keys() <= self.floor.keys(), "a floor is of no destination here")
+        self.floor.update(floors)
+        self.put(kept, ())
+        require(self.produced_through <= produced_through, "an adopted buffer holds buckets never produced")
+        self.produced_through = produced_through
+        self.gone_through = gone_through
+
+    def check(self, required: Collection[int]) -> None:
+        """Raise `BrokenInvariant` unless the buffer is in order."""
+        numbers = self._numbers[self._head :]
+        require(numbers == sorted(set(numbers)), f"entries are out of order: {numbers}")
+        require(not numbers or numbers[-1] <= self.produced_through, "an entry is ahead of what was produced")
+        require(not numbers or numbers[0] > self.gone_through, "an entry that was removed is still there")
+        if required and numbers:
+            least = min(self.floor[destination] for destination in required)
+            require(numbers[0] > least, f"bucket {numbers[0]} is acknowledged by all and still kept")
+        for destination in required:
+            floor = self.floor[destination]
+            require(
+                floor >= self.gone_through, f"{self.gone_through} is gone, {destination} has only {floor}"
+            )
+        require(
+            self.size_bytes == sum(bucket.size_bytes for bucket in self._buckets[self._head :]),
+            "the size in bytes is not that of the entries",
+        )
+
+
+_GONE = Bucket(NOTHING)

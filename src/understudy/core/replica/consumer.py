@@ -1,0 +1,112 @@
+"""Consumer: the bottom of a copy (the paper's F-Cons, section 5): an inlet for every producer partition, the
+merge of what they bring, and the engine's next group.
+
+It hands a group to the engine when that stands still, and acknowledges the group just before. So whenever the
+engine stands still, what has been acknowledged is exactly what its state holds, for every producer the same
+number, and a checkpoint is the engine's state and that one number.
+
+A *sink* is a consumer whose engine writes to the outside. It must be able to start again after a crash from
+what was written, so it acknowledges a group only when that is processed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.edge.inlet import Inlet
+from understudy.core.edge.merge import Merge
+from understudy.core.edge.messages import Send, Take, Taken
+from understudy.core.errors import PeerError, require
+from understudy.core.replica.events import AtEdge, Process, SendTo
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.view import Status
+
+
+class Consumer:
+    """Takes the merged input of a copy in order and hands it out in groups."""
+
+    def __init__(
+        self,
+        name: str,
+        own: int | None,
+        producers: Mapping[Partition, Mapping[int, Status]],
+        *,
+        group_buckets_max: int = 1_000,
+        group_bytes_max: int = 64 * 2**20,
+        through: BucketId = NOTHING,
+        acks_when_processed: bool = False,
+    ) -> None:
+        self.name = name
+        self.own = own
+        self.group_buckets_max = group_buckets_max
+        self.group_bytes_max = group_bytes_max
+        self.acks_when_processed = acks_when_processed
+        self.inlets = {
+            partition: Inlet(f"{name} from {partition}", statuses, own=own, through=through)
+            for partition, statuses in sorted(producers.items())
+        }
+        self.merge = Merge(tuple(self.inlets), through=through)
+        self.processed = through
+        self.busy = False
+
+    @property
+    def handed(self) -> BucketId:
+        """Everything through this number is in the engine, or on its way there."""
+        return self.merge.handed
+
+    def at_edge(self, event: AtEdge) -> list[SendTo]:
+        inlet = self.inlets.get(event.partition)
+        if inlet is None:
+            raise PeerError(f"{event.partition} is no producer of this partition")
+        return self._carried(event.partition, inlet.handle(event.event))
+
+    def hand_out(self) -> list[SendTo | Process]:
+        """The next group for an engine that stands still, if there is one."""
+        require(not self.busy, "a group was handed out while the engine works")
+        if not self.merge.ready:
+            return []
+        group = self.merge.take(self.group_buckets_max, self.group_bytes_max)
+        self.busy = True
+        told = [] if self.acks_when_processed else self._acknowledge()
+        return [*told, Process(group)]
+
+    def done(self) -> list[SendTo]:
+        """The engine has finished its group."""
+        require(self.busy, "the engine finished a group that it was never given")
+        self.busy = False
+        self.processed = self.handed
+        return self._acknowledge() if self.acks_when_processed else []
+
+    def install(self, through: BucketId) -> None:
+        """The engine holds everything through this number. Only before anything was received."""
+        self.merge = Merge(tuple(self.inlets), through=through)
+        self.processed = through
+        for partition, inlet in self.inlets.items():
+            require(not inlet.attached, f"state was installed after {inlet.name} was attached")
+            self.inlets[partition] = Inlet(inlet.name, inlet.status, own=self.own, through=through)
+
+    def _acknowledge(self) -> list[SendTo]:
+        told: list[SendTo] = []
+        for partition, inlet in self.inlets.items():
+            told += self._carried(partition, inlet.handle(Taken(self.handed)))
+        return told
+
+    def _carried(self, partition: Partition, instructions: list[Send | Take]) -> list[SendTo]:
+        told: list[SendTo] = []
+        for instruction in instructions:
+            if isinstance(instruction, Take):
+                self.merge.put(partition, instruction.buckets)
+            else:
+                told.append(SendTo(Copy(partition, instruction.replica), instruction.message))
+        return told
+
+    def check(self) -> None:
+        self.merge.check()
+        for inlet in self.inlets.values():
+            inlet.check()
+            ahead = self.acks_when_processed and self.busy
+            require(
+                inlet.taken == self.handed or (ahead and inlet.taken < self.handed),
+                f"{inlet.name} was told {inlet.taken}, not {self.handed}",
+            )

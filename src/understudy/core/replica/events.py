@@ -1,0 +1,200 @@
+"""What happens to a copy, and what it asks of its process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from understudy.core.bucket import Bucket, BucketId
+from understudy.core.edge.messages import Attached, Detached, From, Message
+from understudy.core.edge.outlet import OutletState
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.changes import Activated, Avail, Fail
+
+# --- events ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AtEdge:
+    """Something happened at this copy's end towards that partition."""
+
+    partition: Partition
+    event: From | Attached | Detached | Fail | Avail | Activated
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """The engine put out these buckets, a run for each consumer."""
+
+    shares: tuple[tuple[Partition, tuple[Bucket, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """The engine has finished everything handed to it and stands still at a bucket boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyState:
+    """The state of a copy, beside the engine's own files: where its input stands, and its outlets."""
+
+    version: int
+    through: BucketId
+    outlets: tuple[tuple[Partition, OutletState], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A standby of this partition asks for the state. `attempt` rises with every request in one seat."""
+
+    standby: Copy
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """The engine's snapshot is linked; the engine may go on. Moving it happens beside the dataflow."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFailed:
+    """The engine stands still, and no snapshot could be made of it."""
+
+    version: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """This copy, which was asked, has a snapshot ready for this attempt."""
+
+    lender: Copy
+    attempt: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The state has arrived whole and the engine has started from it."""
+
+    attempt: int
+    state: CopyState
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailed:
+    """The state did not arrive, or the engine would not start from it."""
+
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """More of the state has arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyGone:
+    """No standby waits for this copy's state any more: it caught up, or it is dead."""
+
+
+# --- instructions ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendTo:
+    """Put a message on the edge to this copy."""
+
+    copy: Copy
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Feed these buckets to the engine as one group; say `Produced` for its output, then `Processed`."""
+
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Snapshot the engine, which stands still; then say `SnapshotTaken`, or `SnapshotFailed`."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSnapshot:
+    """Keep the snapshot of this state's version, with the state, for a standby that will fetch it."""
+
+    state: CopyState
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Tell the standby that the snapshot of this version is kept for it."""
+
+    standby: Copy
+    epoch: int
+    attempt: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSnapshot:
+    """No standby will fetch the snapshot of this version any more."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask an active copy of this partition for its state; the host knows which can be reached."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Fetch the snapshot that this copy keeps and start the engine from it; then say `Installed`, or
+    `FetchFailed`.
+    """
+
+    lender: Copy
+    attempt: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgainLater:
+    """Say `TimerFired` for this copy's next request after a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Every active neighbour keeps what this copy needs, and its engine holds what they had put out."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFailed:
+    """This standby will not get its state."""
+
+    why: str
+
+
+CopyInstruction = (
+    SendTo
+    | Process
+    | TakeSnapshot
+    | KeepSnapshot
+    | Offer
+    | DropSnapshot
+    | Ask
+    | Fetch
+    | AskAgainLater
+    | CaughtUp
+    | MoveFailed
+)

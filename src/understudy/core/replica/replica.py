@@ -1,0 +1,211 @@
+"""A copy of a partition: consumer below, producer above, and between them an engine that only the driver
+sees. A source has no consumer, a sink no producer.
+
+A checkpoint is the engine's state, the number that the consumer stands at, and the producer's outlets, all of
+one moment: the engine stands still from the snapshot's beginning to its end.
+
+A newcomer has caught up when it is connected to every active copy of every neighbour, and when its engine
+holds all that its producers had put out when they were connected. To be connected is enough for the rest: a
+producer that has let a newcomer in keeps everything after the number that the newcomer named. Neighbours come
+and go meanwhile, so the question is asked again whenever something changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.edge.inlet import Inlet
+from understudy.core.edge.messages import Attached
+from understudy.core.edge.outlet import Outlet
+from understudy.core.errors import BrokenInvariant, PeerError, require
+from understudy.core.replica.consumer import Consumer
+from understudy.core.replica.events import (
+    Asked,
+    AtEdge,
+    CaughtUp,
+    CopyInstruction,
+    CopyState,
+    FetchFailed,
+    Installed,
+    MoveFailed,
+    Offered,
+    Processed,
+    Produced,
+    Progress,
+    SnapshotFailed,
+    SnapshotTaken,
+    StandbyGone,
+)
+from understudy.core.replica.movement import Borrowing, Lending
+from understudy.core.replica.producer import Producer
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.view import Status
+
+
+class Replica:
+    """One copy. `begun` says whether it has its state; a copy that begins empty is told so by `begin`."""
+
+    def __init__(self, copy: Copy, below: Consumer | None, above: Producer | None) -> None:
+        require(below is not None or above is not None, f"{copy} has no neighbours")
+        shared = set(below.inlets if below else ()) & set(above.outlets if above else ())
+        require(not shared, f"{copy} has one neighbour both below and above: {shared}")
+        self.copy = copy
+        self.below = below
+        self.above = above
+        self.begun = False
+        self.lending = Lending()
+        self.borrowing: Borrowing | None = None
+        #: A newcomer that has its state and is not active yet: it must catch up, and say so once.
+        self.catching_up = False
+        self._goal = NOTHING
+        self._stuck_at: BucketId | None = None
+
+    @property
+    def ends(self) -> Mapping[Partition, Inlet | Outlet]:
+        """This copy's end towards every neighbour."""
+        found: dict[Partition, Inlet | Outlet] = {}
+        found.update(self.below.inlets if self.below else {})
+        found.update(self.above.outlets if self.above else {})
+        return found
+
+    def end_towards(self, partition: Partition) -> Inlet | Outlet | None:
+        if self.below is not None and partition in self.below.inlets:
+            return self.below.inlets[partition]
+        return self.above.outlets.get(partition) if self.above is not None else None
+
+    # --- the one way in ----------------------------------------------------------------------------------
+
+    def begin(self) -> list[CopyInstruction]:
+        """The engine stands ready with nothing in it."""
+        require(not self.begun, f"{self.copy} began twice")
+        self.begun = True
+        return self._go_on()
+
+    def borrow(self) -> list[CopyInstruction]:
+        """This copy sits as a standby and needs the state of another."""
+        require(not self.begun and self.borrowing is None, f"{self.copy} cannot borrow a state")
+        self.borrowing = Borrowing()
+        return self.borrowing.ask()
+
+    def ask_again(self) -> list[CopyInstruction]:
+        """The time to repeat a request has come."""
+        return self.borrowing.ask() if self.borrowing is not None else []
+
+    def give_up(self, why: str) -> list[CopyInstruction]:
+        """No copy can lend its state any more."""
+        return self.borrowing.give_up(why) if self.borrowing is not None and not self.begun else []
+
+    def stuck(self, limit_ms: int) -> list[CopyInstruction] | None:
+        """A newcomer's limit without progress has passed. None: nothing is left to watch."""
+        if self.borrowing is not None and not self.borrowing.over:
+            if not self.borrowing.progressed:
+                return self.borrowing.give_up(f"its state made no progress for {limit_ms / 1000:g} s")
+            self.borrowing.progressed = False
+            return []
+        if not self.catching_up:
+            return None
+        below, before = self._below, self._stuck_at
+        self._stuck_at = below.processed
+        if below.busy and before == below.processed:
+            return [MoveFailed(f"its engine has not finished a group for {limit_ms / 1000:g} s")]
+        return []
+
+    def activated(self) -> list[CopyInstruction]:
+        """The controller calls this copy active."""
+        self.catching_up = False
+        return []
+
+    def handle(self, event: object) -> list[CopyInstruction]:
+        match event:
+            case AtEdge():
+                done = self._at_edge(event)
+            case Produced():
+                done = list(self._above.produced(event))
+            case Processed():
+                done = list(self._below.done())
+            case Asked() if self.begun:
+                done = self.lending.asked(event)
+            case SnapshotTaken() | SnapshotFailed():
+                done = self._snapshot(event)
+            case StandbyGone():
+                done = self.lending.standby_gone()
+            case Offered() if self.borrowing is not None:
+                done = self.borrowing.offered(event)
+            case FetchFailed() if self.borrowing is not None:
+                done = self.borrowing.failed(event)
+            case Installed():
+                done = self._install(event)
+            case Progress() if self.borrowing is not None:
+                self.borrowing.progressed = True
+                done = []
+            case Asked() | Progress():
+                # Nothing to lend yet, or nothing to borrow any more.
+                done = []
+            case _:
+                raise PeerError(f"{self.copy} does not take {event}")
+        return [*done, *self._go_on()]
+
+    def _at_edge(self, event: AtEdge) -> list[CopyInstruction]:
+        if self.above is not None and event.partition in self.above.outlets:
+            return list(self.above.at_edge(event))
+        done: list[CopyInstruction] = [*self._below.at_edge(event)]
+        if isinstance(event.event, Attached):
+            self._goal = max(self._goal, event.event.through)
+        return done
+
+    def _snapshot(self, event: SnapshotTaken | SnapshotFailed) -> list[CopyInstruction]:
+        outlets = self.above.state() if self.above else ()
+        return self.lending.taken(event, CopyState(event.version, self._below.handed, outlets))
+
+    def _install(self, event: Installed) -> list[CopyInstruction]:
+        if self.borrowing is None or not self.borrowing.expects(event.attempt) or self.begun:
+            raise BrokenInvariant(f"{self.copy} did not want a state of attempt {event.attempt}")
+        self.borrowing.over = True
+        self.begun = self.catching_up = True
+        # Versions go on rising, whichever copy lends next.
+        self.lending.version = event.state.version
+        self._above.install(event.state.outlets)
+        self._below.install(event.state.through)
+        return []
+
+    def _go_on(self) -> list[CopyInstruction]:
+        done: list[CopyInstruction] = []
+        if self.begun and self.below is not None and not self.below.busy and not self.lending.paused:
+            done += self.lending.stands_still()
+            if not done and not (self.above is not None and self.above.full):
+                done += self.below.hand_out()
+        return [*done, *self._caught_up()]
+
+    def _caught_up(self) -> list[CopyInstruction]:
+        if not self.catching_up or self._below.processed < self._goal:
+            return []
+        for end in self.ends.values():
+            if any(s is Status.ACTIVE and r not in end.attached for r, s in end.status.items()):
+                return []
+        self.catching_up = False
+        return [CaughtUp()]
+
+    @property
+    def _below(self) -> Consumer:
+        require(self.below is not None, f"{self.copy} takes no input")
+        assert self.below is not None
+        return self.below
+
+    @property
+    def _above(self) -> Producer:
+        require(self.above is not None, f"{self.copy} puts out nothing")
+        assert self.above is not None
+        return self.above
+
+    def check(self) -> None:
+        if self.below is not None:
+            self.below.check()
+            require(
+                not (self.lending.paused and self.below.busy), "a snapshot is taken while the engine works"
+            )
+            require(self.begun or not self.below.busy, "a copy without state has work")
+        if self.above is not None:
+            self.above.check()
+        attached = any(end.attached for end in self.ends.values())
+        require(self.begun or not attached, f"{self.copy} is attached and has no state")

@@ -1,0 +1,1 @@
+"""Who sits where: views, and the controller that decides them."""

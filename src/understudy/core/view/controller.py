@@ -1,0 +1,422 @@
+"""The controller: who sits where, and who comes next (Flux 2.2 and 3.2.1). A `View` says what was decided.
+
+    first view          enough nodes are members: every seat is filled, with nothing to catch up
+    a node is lost      its seats are DEAD, in one view
+    a seat is DEAD      a standby is seated, if some seat is ACTIVE and a node is free of that partition
+    a standby           becomes ACTIVE when it has caught up, DEAD when its state cannot come
+    all seats DEAD      of one partition: lost, for good
+
+*Who may be buried.* A seat is DEAD when its node leaves the membership, or when it is suspected, as long as
+another seat of the partition is ACTIVE. The last holder of a partition's state is not buried on suspicion:
+a broken connection is mended, a declared death is not. Nor is it buried at once when its session ends,
+because a process that only slept comes back under its name: it is given `grace_ms`.
+
+When the last ACTIVE dies while another seat is STDBY, the standby stays: it may already have all that it
+needs. Then it catches up, or says that it cannot.
+
+*Bottom-up.* While a standby of some level is catching up, none of another level is seated; of several levels
+with DEAD seats that can be filled the lowest comes first. Partitions of one level recover side by side, and
+one partition's seats one after the other.
+
+*Who is chosen.* The node that an operator wants there; else the one with the fewest copies, and the one that
+held the seat last only if there is no other: it was suspected there, or could not catch up.
+
+*Wishes* of an operator are stored in the view. A wish costs no seat until its turn has come: a copy that is
+to leave is declared dead, for its seat alone, only when no level is catching up and all seats of its
+partition are ACTIVE. Then it takes the same path as after a failure. Wishes end when they are fulfilled, or
+when they have become impossible: the node left, is drained, holds another copy, or could not catch up.
+
+*Isolated replicas* (the paper's cluster pairs, section 4.2) are the baseline: one dead copy makes all
+copies of its replica useless, since nothing coordinates what they say to each other. They die in one view,
+and nobody is seated again.
+
+Every decision is one view with an epoch one higher. What the machine does next depends only on the stored
+view and on the members, so a new leader goes on from the last published view. It seats nobody until it has
+heard of every node that this view names, that it is a member or that it left; until then it cannot tell who
+is free. An event that does not fit the current view is old news and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from understudy.core.errors import require
+from understudy.core.machine import Machine
+from understudy.core.shape.layout import chained, check_layout, mirrored
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.shape.topology import Topology
+from understudy.core.timers import SetTimer, TimerFired
+from understudy.core.view.events import (
+    ControllerEvent,
+    CopyCaughtUp,
+    CopyMoveFailed,
+    CopySuspected,
+    Decision,
+    Declined,
+    Drain,
+    MemberJoined,
+    MemberLeft,
+    MoveCopy,
+    Publish,
+    Undrain,
+)
+from understudy.core.view.view import Seat, Seats, Status, View
+
+GRACE_MS = 10_000
+
+
+class Controller(Machine[ControllerEvent, Decision]):
+    """`view` is the newest. The first view waits for `nodes_wanted` nodes and seats those; nodes that come
+    later are standbys. Without a `layout` it is chained, or mirrored if `isolated`.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        replicas: int,
+        nodes_wanted: int,
+        view: View | None = None,
+        *,
+        layout: Mapping[Copy, str] | None = None,
+        isolated: bool = False,
+        grace_ms: int = GRACE_MS,
+    ) -> None:
+        super().__init__("controller")
+        require(replicas >= 1, f"a partition needs at least one replica, not {replicas}")
+        self.topology = topology
+        self.replicas = replicas
+        self.nodes_wanted = nodes_wanted
+        self.view = view
+        self.layout = layout
+        self.isolated = isolated
+        self.grace_ms = grace_ms
+        self.members: dict[str, int] = {}
+        #: Nodes that left and whose seats are kept for a while, since no other copy has the state.
+        self._missed: set[str] = set()
+        if view is not None:
+            known = set(topology.partitions)
+            require(view.partitions.keys() == known, "the stored view has other partitions")
+            seats = {len(each.seats) for each in view.partitions.values()}
+            require(seats == {replicas}, f"the stored view has {seats} replicas, not {replicas}")
+
+    @property
+    def members_in_order(self) -> list[str]:
+        """The members in joining order."""
+        return sorted(self.members, key=lambda node: (self.members[node], node))
+
+    def _handle(self, event: ControllerEvent) -> list[Decision]:
+        done = list(self._decide(event))
+        while (standbys := self._standbys()) is not None:
+            done.append(self._publish(standbys))
+        return done
+
+    # --- what an event leads to --------------------------------------------------------------------------
+
+    def _decide(self, event: ControllerEvent) -> list[Decision]:
+        match event:
+            case MemberJoined(node, order):
+                # A session that was lost and made anew is no reason to queue up again.
+                self.members.setdefault(node, order)
+                self._missed.discard(node)
+                return self._first_view()
+            case MemberLeft(node):
+                self.members.pop(node, None)
+                return self._left(node)
+            case CopyCaughtUp(copy, epoch):
+                return self._caught_up(copy, epoch)
+            case CopyMoveFailed(copy, epoch, why):
+                standby = self._seat_of(copy, epoch)
+                waits = standby is not None and standby.status is Status.STDBY
+                return self._bury([copy], f"could not catch up: {why}") if waits else []
+            case CopySuspected(copy, epoch, by):
+                suspect = self._seat_of(copy, epoch)
+                if suspect is None or not self._replaceable(copy):
+                    return []
+                return self._bury([copy], f"was suspected by {by}")
+            case TimerFired(("missed", str(node))):
+                return self._given_up(node)
+            case MoveCopy(copy, node):
+                return self._move(copy, node)
+            case Drain(node):
+                return self._drain(node)
+            case Undrain(node):
+                return self._undrain(node)
+        require(False, f"the controller set no timer for {event}")
+        return []
+
+    def _first_view(self) -> list[Decision]:
+        if self.view is not None or len(self.members) < self.nodes_wanted:
+            return []
+        nodes = self.members_in_order[: self.nodes_wanted]
+        arrange = mirrored if self.isolated else chained
+        layout = arrange(self.topology, nodes, self.replicas) if self.layout is None else self.layout
+        check_layout(layout, self.topology, nodes, self.replicas)
+        seats = {
+            partition: Seats(
+                1, tuple(Seat(layout[Copy(partition, r)], 1, Status.ACTIVE) for r in range(self.replicas))
+            )
+            for partition in self.topology.partitions
+        }
+        return [self._publish(seats)]
+
+    def _left(self, node: str) -> list[Decision]:
+        if self.view is None:
+            return []
+        drained = self.view.drained - {node}
+        wanted = {copy: to for copy, to in self.view.wanted.items() if to != node}
+        copies = self.view.copies_on(node)
+        buried = [copy for copy in copies if self._replaceable(copy) or self._waits(copy)]
+        done: list[Decision] = []
+        if len(buried) < len(copies):
+            self._missed.add(node)
+            done.append(SetTimer(("missed", node), self.grace_ms))
+        if buried:
+            done += self._bury(buried, "left the cluster", drained, wanted)
+        elif drained != self.view.drained or wanted != self.view.wanted:
+            done.append(self._publish({}, drained, wanted))
+        return done
+
+    def _given_up(self, node: str) -> list[Decision]:
+        """A node whose seats were kept has not come back."""
+        if node not in self._missed:
+            return []
+        self._missed.discard(node)
+        copies = self._current.copies_on(node)
+        return self._bury(copies, "left the cluster and did not come back") if copies else []
+
+    def _replaceable(self, copy: Copy) -> bool:
+        """Whether the partition's state is safe without this copy."""
+        view = self._current
+        if self.isolated:
+            # The whole replica dies with it, so another whole replica must be active.
+            return any(
+                all(seats.seats[r].status is Status.ACTIVE for seats in view.partitions.values())
+                for r in range(self.replicas)
+                if r != copy.replica
+            )
+        return view.partitions[copy.partition].other_active(copy.replica)
+
+    def _waits(self, copy: Copy) -> bool:
+        return self._current.seat(copy).status is Status.STDBY
+
+    def _caught_up(self, copy: Copy, epoch: int) -> list[Decision]:
+        seat = self._seat_of(copy, epoch)
+        if seat is None or seat.status is not Status.STDBY:
+            return []
+        return [self._publish({copy.partition: self._with(copy, replace(seat, status=Status.ACTIVE))})]
+
+    def _bury(
+        self,
+        copies: Sequence[Copy],
+        why: str,
+        drained: frozenset[str] | None = None,
+        wanted: Mapping[Copy, str] | None = None,
+    ) -> list[Decision]:
+        """These seats are dead, in one view."""
+        view = self._current
+        wanted = dict(view.wanted if wanted is None else wanted)
+        reasons = dict.fromkeys(copies, why)
+        if self.isolated:
+            first = copies[0]
+            for copy in self.topology.copies(self.replicas):
+                if copy.replica == first.replica and view.seat(copy).alive:
+                    reasons.setdefault(copy, f"is of no use without {first}, which {why}")
+        changed: dict[Partition, Seats] = {}
+        for copy, reason in reasons.items():
+            before = changed.get(copy.partition, view.partitions[copy.partition])
+            seat = before.seats[copy.replica]
+            if seat.status is Status.STDBY and wanted.get(copy) == seat.node:
+                # It was tried there, and trying for ever would keep the partition from being whole.
+                del wanted[copy]
+            alive = any(each.alive for r, each in enumerate(before.seats) if r != copy.replica)
+            lost = None if alive else f"No copy holds the state any more: {copy} on {seat.node} {reason}."
+            dead = replace(seat, status=Status.DEAD)
+            changed[copy.partition] = before.with_seat(copy.replica, dead, self._next_epoch, lost)
+        return [self._publish(changed, drained, wanted)]
+
+    # --- what an operator asks for -----------------------------------------------------------------------
+
+    def _move(self, copy: Copy, node: str) -> list[Decision]:
+        if self.view is not None and self.view.wanted.get(copy) == node:
+            # Said twice.
+            return []
+        why = self._why_not(copy, node)
+        if why is not None:
+            return [Declined(why)]
+        return [self._publish({}, wanted={**self._current.wanted, copy: node})]
+
+    def _why_not(self, copy: Copy, node: str) -> str | None:
+        if self.view is None or copy.partition not in self.view.partitions:
+            return f"there is no partition {copy.partition}"
+        if copy.replica >= self.replicas:
+            return f"{copy.partition} has {self.replicas} replicas, counted from 0"
+        if (why := self._no_changes()) is not None or (why := self._no_member(node)) is not None:
+            return why
+        seats = self.view.partitions[copy.partition].seats
+        if node in self.view.drained:
+            return f"{node} is being drained"
+        if seats[copy.replica].alive and seats[copy.replica].node == node:
+            return f"{copy} sits on {node} already"
+        for replica, seat in enumerate(seats):
+            if replica == copy.replica:
+                continue
+            if seat.alive and seat.node == node:
+                return f"{node} holds another copy of {copy.partition}; losing it would lose them both"
+            if self.view.wanted.get(Copy(copy.partition, replica)) == node:
+                return f"{node} is to get another copy of {copy.partition}"
+        if not self._replaceable(copy):
+            return f"no other copy of {copy.partition} is active: one must be before this one can move"
+        return None
+
+    def _no_changes(self) -> str | None:
+        """Why nothing can be moved at all, if so."""
+        if self.isolated:
+            return "with isolated replicas no copy can be moved"
+        if self.view is not None and self.view.lost is not None:
+            return f"the flow is lost: {self.view.lost}"
+        return None
+
+    def _no_member(self, node: str) -> str | None:
+        if node in self.members:
+            return None
+        return f"{node} is not a member; members are {', '.join(sorted(self.members)) or 'none'}"
+
+    def _drain(self, node: str) -> list[Decision]:
+        if self.view is None:
+            return [Declined("the flow has not begun yet")]
+        if node in self.view.drained:
+            # Said twice.
+            return []
+        if (why := self._no_changes()) is not None or (why := self._no_member(node)) is not None:
+            return [Declined(why)]
+        for copy in self.view.copies_on(node):
+            if not self.eligible(copy):
+                return [Declined(f"no other node can take {copy}; add one first")]
+        return [self._publish({}, drained=self.view.drained | {node})]
+
+    def _undrain(self, node: str) -> list[Decision]:
+        if self.view is None or node not in self.view.drained:
+            return [Declined(f"{node} is not being drained")]
+        return [self._publish({}, drained=self.view.drained - {node})]
+
+    # --- views -------------------------------------------------------------------------------------------
+
+    @property
+    def _current(self) -> View:
+        require(self.view is not None, "there is no view yet")
+        assert self.view is not None
+        return self.view
+
+    @property
+    def _next_epoch(self) -> int:
+        return self.view.epoch + 1 if self.view is not None else 1
+
+    def _publish(
+        self,
+        changed: Mapping[Partition, Seats],
+        drained: frozenset[str] | None = None,
+        wanted: Mapping[Copy, str] | None = None,
+    ) -> Publish:
+        """The next view: these partitions as they are now, and of the wishes those that still make sense."""
+        before = self.view or View(1, {})
+        partitions = {**before.partitions, **changed}
+        drained = before.drained if drained is None else drained
+        wanted = before.wanted if wanted is None else wanted
+        possible = {
+            copy: node
+            for copy, node in wanted.items()
+            if node not in drained and _is_open(partitions[copy.partition], copy.replica, node)
+        }
+        self.view = View(self._next_epoch, partitions, drained, possible)
+        return Publish(self.view)
+
+    def _seat_of(self, copy: Copy, epoch: int) -> Seat | None:
+        """The living seat that a report is about; None if it is old news."""
+        if self.view is None or copy.partition not in self.view.partitions or copy.replica >= self.replicas:
+            return None
+        seat = self.view.seat(copy)
+        return seat if seat.alive and seat.epoch == epoch else None
+
+    def _with(self, copy: Copy, seat: Seat) -> Seats:
+        return self._current.partitions[copy.partition].with_seat(copy.replica, seat, self._next_epoch)
+
+    # --- standbys ----------------------------------------------------------------------------------------
+
+    def _standbys(self) -> dict[Partition, Seats] | None:
+        """The next seats to fill or to empty, all of one level; None if there are none now."""
+        if self.view is None or self.view.lost or self.isolated:
+            return None
+        if not self.members.keys() | self._missed >= self.view.nodes_named:
+            return None
+        for level in self.topology.levels:
+            if any(seat.status is Status.STDBY for p in level for seat in self.view.partitions[p].seats):
+                return self._fill(level) or None
+        for level in self.topology.levels:
+            if changed := self._fill(level) or self._empty(level):
+                return changed
+        return None
+
+    def _fill(self, level: Sequence[Partition]) -> dict[Partition, Seats]:
+        """A standby for one dead seat of every partition of the level that a node can take."""
+        view = self._current
+        filled: dict[Partition, Seats] = {}
+        load = {node: view.load.get(node, 0) for node in self.members}
+        for copy in (Copy(partition, r) for partition in level for r in range(self.replicas)):
+            seats = view.partitions[copy.partition].seats
+            waits = any(seat.status is Status.STDBY for seat in seats) or copy.partition in filled
+            if waits or seats[copy.replica].alive or not self._replaceable(copy):
+                continue
+            node = self._choice(copy, load)
+            if node is None:
+                continue
+            load[node] += 1
+            filled[copy.partition] = self._with(copy, Seat(node, self._next_epoch, Status.STDBY))
+        return filled
+
+    def _choice(self, copy: Copy, load: Mapping[str, int]) -> str | None:
+        """Who takes a dead seat."""
+        wanted, last = self._current.wanted.get(copy), self._current.seat(copy).node
+
+        def rank(node: str) -> tuple[bool, bool, int, int]:
+            return node != wanted, node == last, load[node], self.members[node]
+
+        return min(self.eligible(copy), key=rank, default=None)
+
+    def _empty(self, level: Sequence[Partition]) -> dict[Partition, Seats]:
+        """Take one seat of each whole partition that is to move, and can."""
+        view = self._current
+        emptied: dict[Partition, Seats] = {}
+        for copy in (Copy(partition, r) for partition in level for r in range(self.replicas)):
+            seat = view.seat(copy)
+            if copy.partition in emptied or not view.partitions[copy.partition].whole:
+                continue
+            to = view.wanted.get(copy)
+            if (seat.node not in view.drained and to is None) or not self._replaceable(copy):
+                continue
+            eligible = self.eligible(copy)
+            if (seat.node in view.drained and eligible) or to in eligible:
+                emptied[copy.partition] = self._with(copy, replace(seat, status=Status.DEAD))
+        return emptied
+
+    def eligible(self, copy: Copy) -> list[str]:
+        """Who could take the seat from its holder, in joining order."""
+        view = self._current
+        taken = {seat.node for seat in view.partitions[copy.partition].seats if seat.alive}
+        return [node for node in self.members_in_order if node not in view.drained and node not in taken]
+
+    def check(self) -> None:
+        if self.view is None:
+            return
+        absent = set(self.view.load) - self.members.keys() - self._missed
+        require(not self.members or not (self._missed & self.members.keys()), "a member is missed")
+        for node in self._missed:
+            require(node not in absent, f"{node} is missed and forgotten")
+
+
+def _is_open(seats: Seats, replica: int, node: str) -> bool:
+    """Whether a copy can still be wished onto that node: it is not active there, nor is another one."""
+    seat = seats.seats[replica]
+    there = seat.node == node and seat.status is Status.ACTIVE
+    others = any(s.alive and s.node == node for r, s in enumerate(seats.seats) if r != replica)
+    return seats.lost is None and not there and not others

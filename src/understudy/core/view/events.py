@@ -1,0 +1,99 @@
+"""What the controller is told, and what it answers.
+
+Members come and go. Reports name the seat by its epoch, so that word about a former occupant never hits its
+successor. Operators move copies and drain nodes; they may be declined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from understudy.core.shape.partition import Copy
+from understudy.core.timers import SetTimer, TimerFired
+from understudy.core.view.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined:
+    """A node is a member and can take seats. `order` rises with the time of joining."""
+
+    node: str
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    """Membership lost this node: it ended, or was silent for longer than its session."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCaughtUp:
+    """The standby in this seat, of this epoch, has caught up."""
+
+    copy: Copy
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyMoveFailed:
+    """The standby in this seat, of this epoch, will not get the state it needs."""
+
+    copy: Copy
+    epoch: int
+    why: str = "could not catch up"
+
+
+@dataclass(frozen=True, slots=True)
+class CopySuspected:
+    """`by` found the node in this seat, of this epoch, broken or silent."""
+
+    copy: Copy
+    epoch: int
+    by: str
+
+
+Report = CopyCaughtUp | CopyMoveFailed | CopySuspected
+
+
+@dataclass(frozen=True, slots=True)
+class MoveCopy:
+    """An operator wants this copy to sit on that node."""
+
+    copy: Copy
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """An operator wants nothing to sit on this node any more."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undrain:
+    """An operator has nothing against this node any more."""
+
+    node: str
+
+
+ControllerEvent = MemberJoined | MemberLeft | Report | MoveCopy | Drain | Undrain | TimerFired
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """This is the view from now on."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """The operator's wish cannot be granted, and why."""
+
+    why: str
+
+
+Decision = Publish | Declined | SetTimer
