@@ -1,35 +1,50 @@
-"""Policies: how a flow is protected. Here is a policy's name and parameters; its protocol is in `core`."""
+"""Policies: how a flow is protected. A policy is data; its protocol is in `core`.
+
+Everything in which policies differ is a field here, and a run carries its policy whole, with its parameters.
+A new policy is a new entry in `POLICIES`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from understudy.flow.errors import FlowError
 
 #: Below this a garbage collection looks like a death.
 SILENCE_MS_MIN = 500
+REPLICAS_MAX = 9
+
+#: What runs in one engine: every group of connected fragments, or each fragment, split by its keys.
+FLOW, FRAGMENT = "flow", "fragment"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What every policy has.
+    """How a flow is protected.
 
     `silence_ms`: after this long without a sign a connection counts as broken, and a replica behind it as
     dead. It decides how soon a process that hangs is noticed; one that dies breaks its connections and is
     noticed at once. ZooKeeper gives up a process that hangs after 2 s in any case.
     """
 
-    name: ClassVar[str]
-    #: How many nodes run each fragment, or each partition of it.
-    replicas: ClassVar[int]
-    #: Whether fragments are split into partitions.
-    partitioned: ClassVar[bool] = False
-    #: How many nodes a run has if nobody says, and how many wait to take the place of one.
-    nodes: ClassVar[int]
-    standby: ClassVar[int]
-
+    name: str
+    #: In one sentence, for people.
+    summary: str
+    #: How many copies of everything run.
+    replicas: int
+    #: What a segment is, FLOW or FRAGMENT; only fragments are split into partitions.
+    unit: str = FLOW
+    #: Whether each replica of the flow keeps to itself, so that one loss costs all of it, for good.
+    isolated: bool = False
+    #: How many nodes a run has unless it says otherwise; 0: one for each replica.
+    nodes: int = 0
+    #: How many nodes wait to take the place of one.
+    standby: int = 1
     silence_ms: int = 2_000
+    #: The fields that a user may choose.
+    parameters: tuple[str, ...] = ("silence_ms",)
 
     def __post_init__(self) -> None:
         if self.silence_ms < SILENCE_MS_MIN:
@@ -37,63 +52,87 @@ class Policy:
                 f"policy {self.name!r}: silence_ms must be at least {SILENCE_MS_MIN}, "
                 f"not {self.silence_ms!r}."
             )
+        least = 2 if "replicas" in self.parameters else 1
+        if not least <= self.replicas <= REPLICAS_MAX:
+            raise FlowError(
+                f"policy {self.name!r}: replicas must lie between {least} and {REPLICAS_MAX}, "
+                f"not {self.replicas!r}."
+            )
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether fragments are split into partitions."""
+        return self.unit == FRAGMENT
+
+    @property
+    def nodes_least(self) -> int:
+        """The nodes that it takes to give every copy of a partition a node of its own."""
+        return self.replicas
+
+    @property
+    def nodes_usual(self) -> int:
+        return self.nodes or self.replicas
+
+    def partitions_for(self, nodes: int) -> int:
+        """Into how many partitions a fragment is split on so many nodes, unless a run says otherwise."""
+        if not self.partitioned:
+            return 1
+        return nodes // self.replicas if self.isolated else nodes
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "parameters": list(self.parameters)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Policy:
+        known = {field.name for field in fields(cls)}
+        given = {name: value for name, value in values.items() if name in known}
+        return cls(**{**given, "parameters": tuple(given.get("parameters", ()))})
 
 
-@dataclass(frozen=True)
-class Unprotected(Policy):
-    """One node runs everything. Its loss stops the output until it is started again."""
-
-    name: ClassVar[str] = "none"
-    replicas: ClassVar[int] = 1
-    nodes: ClassVar[int] = 1
-    standby: ClassVar[int] = 0
-
-
-@dataclass(frozen=True)
-class Pair(Policy):
-    """Two nodes run everything; the secondary holds its output until egress acknowledged the primary's."""
-
-    name: ClassVar[str] = "pair"
-    replicas: ClassVar[int] = 2
-    nodes: ClassVar[int] = 2
-    standby: ClassVar[int] = 1
-
-
-@dataclass(frozen=True)
-class Flux(Policy):
-    """Fragments are split into partitions; each runs on two nodes, and moves by itself when one dies."""
-
-    name: ClassVar[str] = "flux"
-    replicas: ClassVar[int] = 2
-    partitioned: ClassVar[bool] = True
-    nodes: ClassVar[int] = 4
-    standby: ClassVar[int] = 1
-
-
-@dataclass(frozen=True)
-class ClusterPairs(Policy):
-    """Half of the nodes run the partitioned flow, the other half run it again; one loss costs a whole half.
-
-    The simple way to protect a partitioned flow, to compare `flux` with. Nobody is replaced.
-    """
-
-    name: ClassVar[str] = "cluster"
-    replicas: ClassVar[int] = 2
-    partitioned: ClassVar[bool] = True
-    nodes: ClassVar[int] = 4
-    standby: ClassVar[int] = 0
-
-
-POLICIES: dict[str, type[Policy]] = {kind.name: kind for kind in (Unprotected, Pair, Flux, ClusterPairs)}
+POLICIES: dict[str, Policy] = {
+    policy.name: policy
+    for policy in (
+        Policy(
+            "none",
+            "One node runs everything. Its loss stops the output for good.",
+            replicas=1,
+            standby=0,
+        ),
+        Policy(
+            "pair",
+            "Every node runs the whole flow; one sends its results, the others can take over at once.",
+            replicas=2,
+            parameters=("silence_ms", "replicas"),
+        ),
+        Policy(
+            "flux",
+            "Fragments are split by their keys; each partition runs on two nodes and moves when one dies.",
+            replicas=2,
+            unit=FRAGMENT,
+            nodes=4,
+            parameters=("silence_ms", "replicas"),
+        ),
+        Policy(
+            "cluster",
+            "Half of the nodes run the split flow, the other half run it again; one loss costs a whole half.",
+            replicas=2,
+            unit=FRAGMENT,
+            isolated=True,
+            nodes=4,
+            standby=0,
+        ),
+    )
+}
 
 
 def policy_named(name: str, **parameters: int) -> Policy:
     """The policy of that name. An unknown name or parameter is a FlowError that lists the known ones."""
-    kind = POLICIES.get(name)
-    if kind is None:
+    policy = POLICIES.get(name)
+    if policy is None:
         raise FlowError(f"There is no policy {name!r}. Known policies: {', '.join(POLICIES)}.")
-    known = [field.name for field in fields(kind)]
     for parameter in parameters:
-        if parameter not in known:
-            raise FlowError(f"policy {name!r} has no parameter {parameter!r}. It has: {', '.join(known)}.")
-    return kind(**parameters)
+        if parameter not in policy.parameters:
+            raise FlowError(
+                f"policy {name!r} has no parameter {parameter!r}. It has: {', '.join(policy.parameters)}."
+            )
+    return replace(policy, **parameters)  # type: ignore[arg-type]
