@@ -21,11 +21,13 @@ import psutil
 
 import understudy as us
 from understudy.flow.loading import load
+from understudy.history.judging import judge
+from understudy.history.reading import records_of
+from understudy.history.records import DeliveredRecord
 from understudy.runtime.ingest.ingest import Ingest
 from understudy.runtime.local import LocalRun
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.trial import Trial
-from understudy.sim.judge import judge
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -151,17 +153,16 @@ def check_history(folder: Path) -> None:
     """Raises if the history of the run in that folder breaks an invariant."""
     verdict = judge(sorted((folder / "run" / "history").glob("*.jsonl")))
     if not verdict.clean:
-        raise AssertionError(f"the history in {folder} fails: {verdict.findings[:3]}")
+        raise AssertionError(f"the history in {folder} fails: {[*verdict.findings, *verdict.damages][:3]}")
 
 
 def deliveries(folder: Path) -> list[tuple[int, int, int]]:
     """Every delivery with rows: when (µs), rows, and the end of its newest bucket (µs)."""
     out: list[tuple[int, int, int]] = []
-    for line in (folder / "run" / "history" / "gateway.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        if record.get("kind") == "delivered" and record["buckets"]:
-            rows = sum(bucket[1] for bucket in record["buckets"])
-            out.append((record["at_us"], rows, (record["buckets"][-1][0] + 1) * 100_000))
+    for record in records_of(folder / "run" / "history" / "gateway.jsonl"):
+        if isinstance(record, DeliveredRecord) and record.buckets:
+            rows = sum(bucket[1] for bucket in record.buckets)
+            out.append((record.at_us, rows, (record.buckets[-1][0] + 1) * 100_000))
     return out
 
 

@@ -7,13 +7,14 @@ two copies again, `until_us` when the recovery can no longer show in the output.
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from understudy.demo.verdict import Delivery
+from understudy.history.reading import Damage, by_process, entries
 from watching import Sample
 
 
@@ -61,11 +62,10 @@ def output_facts(
 
 def _records(history: Path, *kinds: str) -> list[dict[str, Any]]:
     found = []
-    for file in sorted(history.glob("*.jsonl")):
-        for line in file.read_text().splitlines():
-            record = json.loads(line)
-            if record["kind"] in kinds:
-                found.append(record)
+    for parts in by_process(sorted(history.glob("*.jsonl"))).values():
+        for entry in entries(parts):
+            if not isinstance(entry, Damage) and entry.kind in kinds:
+                found.append({"kind": entry.kind, **asdict(entry)})
     return sorted(found, key=lambda record: record["at_us"])
 
 

@@ -16,8 +16,9 @@ ALLOWED = {
     "flow": {"flow"},
     "core": {"core"},
     "engine": {"engine", "flow", "core.bucket", "core.errors", "core.partition", "core.topology"},
-    "sim": {"sim", "core"},
-    "runtime": {"runtime", "engine", "core", "flow"},
+    "history": {"history", "core"},
+    "sim": {"sim", "core", "history"},
+    "runtime": {"runtime", "engine", "core", "flow", "history"},
 }
 IMPURE = {"time", "random", "threading", "socket", "asyncio", "os", "subprocess", "secrets", "datetime"}
 

@@ -8,15 +8,17 @@ import pytest
 
 from understudy.cli.main import main
 from understudy.core.bucket import NOTHING
-from understudy.core.history import (
+from understudy.history.records import (
     FORMAT_VERSION,
     BegunRecord,
     DeliveredRecord,
     HandedRecord,
     Header,
+    LeftOutRecord,
     ProducedRecord,
     Record,
     SealedRecord,
+    StoppedRecord,
     ViewRecord,
     line,
 )
@@ -116,23 +118,69 @@ def test_replicas_that_differ_are_named(run_folder: Path, capsys: pytest.Capture
     assert "b made different rows of bucket 2" in capsys.readouterr().out
 
 
-def test_a_history_cut_in_the_middle_names_file_and_line(
+def test_the_unfinished_last_line_of_a_killed_process_is_told_and_forgiven(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = run_folder / "history" / "gateway.jsonl"
     file.write_text(file.read_text()[:-20])
-    assert main(["check", str(run_folder)]) == 2
-    assert f"{file} is cut in the middle at line {len(GATEWAY) + 1}" in capsys.readouterr().err
+    assert main(["check", str(run_folder)]) == 0
+    assert (
+        f"unfinished, as a killed process leaves it: {file}, line {len(GATEWAY) + 1}"
+        in capsys.readouterr().out
+    )
 
 
-def test_a_line_that_is_no_record_names_file_and_line(
+@pytest.mark.parametrize("process", ["gateway", "a"])
+def test_a_line_that_is_no_record_is_named_and_the_rest_is_judged(
+    process: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = run_folder / "history" / f"{process}.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines[:2], "{ rubbish\n", *lines[3:]]))
+    assert main(["check", str(run_folder)]) == 1
+    out = capsys.readouterr().out
+    assert f"DAMAGED {file}, line 3: not JSON" in out
+    assert "NOT CLEAN" in out
+    assert "VIOLATED" not in out
+
+
+def test_a_history_without_its_oldest_parts_says_from_where_on_it_was_judged(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = run_folder / "history" / "a.jsonl"
-    lines = file.read_text().splitlines(keepends=True)
-    file.write_text("".join([*lines[:2], "{ rubbish\n", *lines[2:]]))
-    assert main(["check", str(file)]) == 2
-    assert f"{file}, line 3" in capsys.readouterr().err
+    head = Header(FORMAT_VERSION, "sessions", "gateway", 2, False, 2, 2, 1)
+    rest = [line(record) + "\n" for record in (head, *SEALED[2:], *DELIVERIES[1:])]
+    (run_folder / "history" / "gateway.jsonl").write_text("".join(rest))
+    assert main(["check", str(run_folder)]) == 0
+    assert "judged from bucket 3 on" in capsys.readouterr().out
+
+
+def test_columns_that_digests_leave_out_are_told(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write(
+        run_folder / "history" / "a.jsonl", [*_node("a"), LeftOutRecord(9, "a", "sessions", ("mean", "sum"))]
+    )
+    assert main(["check", str(run_folder)]) == 0
+    assert "not compared, floating-point: mean, sum of sessions" in capsys.readouterr().out
+
+
+def test_a_history_that_was_not_written_to_the_end_is_told(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped = StoppedRecord(9, "a", "No space left on device")
+    _write(run_folder / "history" / "a.jsonl", [*_node("a")[:2], stopped])
+    assert main(["check", str(run_folder)]) == 1
+    out = capsys.readouterr().out
+    assert "a stopped writing: No space left on device" in out
+    assert "VIOLATED" not in out
+
+
+def test_histories_of_different_flows_are_the_users_mistake(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_folder / "history" / "b.jsonl").write_text(line(Header(FORMAT_VERSION, "other", "b")) + "\n")
+    assert main(["check", str(run_folder)]) == 2
+    assert "is a history of other, the others of sessions" in capsys.readouterr().err
 
 
 def test_files_are_judged_together_as_one_run(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

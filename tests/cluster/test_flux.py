@@ -13,8 +13,8 @@ import pytest
 from counting import PUSH_ROWS, PUSHED, account, push_all
 
 from understudy.cli.main import main
+from understudy.history.judging import judge
 from understudy.runtime.trial import Trial, all_active, ready_processes
-from understudy.sim.judge import judge
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

@@ -18,10 +18,10 @@ from pyarrow import flight
 import understudy as us
 from understudy.core.errors import Fenced
 from understudy.core.view import Seat, Slot, Status, View
+from understudy.history.judging import judge
 from understudy.runtime.client import Client
 from understudy.runtime.transport.endpoint import connect
 from understudy.runtime.trial import Trial
-from understudy.sim.judge import judge
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

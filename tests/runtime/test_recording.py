@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,26 +11,29 @@ import pytest
 
 from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.flux_view import FluxView
-from understudy.core.history import (
+from understudy.core.partition import Copy, Partition
+from understudy.core.topology import EGRESS, INGRESS
+from understudy.core.view import Seat, Slot, Status, View
+from understudy.engine.interface import Snapshot
+from understudy.history.judging import judge
+from understudy.history.reading import records_of
+from understudy.history.records import (
     ArrivedRecord,
+    DeliveredRecord,
     HandedRecord,
     InstalledRecord,
+    LeftOutRecord,
     ProducedRecord,
     Record,
     SnapshotRecord,
     ViewRecord,
     parts_of,
-    read,
 )
-from understudy.core.partition import Copy, Partition
-from understudy.core.topology import EGRESS, INGRESS
-from understudy.core.view import Seat, Slot, Status, View
-from understudy.engine.interface import Snapshot
+from understudy.history.verdict import Verdict
 from understudy.runtime import recording
-from understudy.runtime.payload import encode
+from understudy.runtime.payload import decode, encode
 from understudy.runtime.recording import Recorder, shown
 from understudy.runtime.settings import RunSettings
-from understudy.sim.judge import judge
 
 SESSIONS = [Copy(Partition("sessions", index), Slot.PRIM) for index in (0, 1)]
 
@@ -53,8 +57,7 @@ def together(number: int, parts: Mapping[Partition, Bucket]) -> Bucket:
 
 
 def written(folder: Path, process: str) -> list[Record]:
-    with settings(folder).history_file(process).open() as lines:
-        return list(read(lines))[1:]  # type: ignore[arg-type]
+    return list(records_of(settings(folder).history_file(process)))
 
 
 def test_every_copy_has_its_own_place_in_its_input(tmp_path: Path) -> None:
@@ -64,6 +67,7 @@ def test_every_copy_has_its_own_place_in_its_input(tmp_path: Path) -> None:
     recorder.installed_in(SESSIONS[1], 7, 3)
     recorder.handed_to(SESSIONS[0], [Bucket(6)])
     recorder.handed_to(SESSIONS[1], [Bucket(6)])
+    recorder.close()
     first, second = map(str, SESSIONS)
     facts = [
         (each.of, each.after, each.through, each.numbers)
@@ -88,6 +92,7 @@ def test_a_delivered_bucket_shows_the_digests_that_its_producers_noted_down(tmp_
     }
     for partition, part in parts.items():
         recorder.produced_for(Copy(partition, Slot.SEC), EGRESS, [Bucket(2), part])
+    recorder.close()
     made = {
         each.of.removesuffix(":SEC"): each.digest
         for each in written(tmp_path, "n1")
@@ -118,6 +123,7 @@ def test_views_states_and_arrivals_name_partitions_and_copies(tmp_path: Path) ->
     recorder.installed_in(SESSIONS[1], 5, 8)
     recorder.arrived(Partition("stats", 1), [bucket(3, {"stats": table(1, 2)}), Bucket(4)])
     recorder.arrived(Partition("stats", 1), [])
+    recorder.close()
     facts = [(each.seats if isinstance(each, ViewRecord) else each) for each in written(tmp_path, "gateway")]
     copies = [f"sessions/{index}:{slot}" for index in (0, 1) for slot in ("PRIM", "SEC")]
     assert facts[0] == tuple((c, "n1" if c.endswith("PRIM") else "n2", 1, "ACTIVE") for c in copies)
@@ -130,31 +136,70 @@ def test_views_states_and_arrivals_name_partitions_and_copies(tmp_path: Path) ->
     assert (arrived.partition, arrived.through, arrived.rows) == ("stats/1", 4, 2)
 
 
-def test_a_restarted_process_does_not_record_a_view_again(tmp_path: Path) -> None:
+def test_a_restarted_process_does_not_record_buckets_views_and_deliveries_again(tmp_path: Path) -> None:
     seats = {Slot.PRIM: Seat("n1", 1, Status.ACTIVE), Slot.SEC: Seat("n2", 1, Status.ACTIVE)}
     for _ in range(2):
-        Recorder(settings(tmp_path), "flow", "gateway").flux_view(
-            FluxView(1, {Partition("a"): View(1, seats)})
-        )
-    assert [each.kind for each in written(tmp_path, "gateway")] == ["view"]
+        recorder = Recorder(settings(tmp_path), "flow", "gateway")
+        recorder.flux_view(FluxView(1, {Partition("a"): View(1, seats)}))
+        recorder.sealed([Bucket(1), bucket(4, {"a": table(1)})])
+        recorder.delivered_before(NOTHING, 4, [])
+        recorder.close()
+    kinds = [each.kind for each in written(tmp_path, "gateway") if not isinstance(each, LeftOutRecord)]
+    assert sorted(kinds) == ["delivered", "sealed", "sealed", "view"]
+
+
+def test_a_delivery_is_on_record_before_its_caller_goes_on(tmp_path: Path) -> None:
+    recorder = Recorder(settings(tmp_path), "flow", "gateway")
+    for through in range(100):
+        recorder.delivered(through - 1, through, [])
+        last = written(tmp_path, "gateway")[-1]
+        assert isinstance(last, DeliveredRecord)
+        assert last.through == through
+    recorder.close()
+
+
+def recorded_run(folder: Path, made: Mapping[str, Mapping[Partition, Bucket]]) -> Verdict:
+    """The verdict on a run of one bucket: what each of two nodes made of it. The first one's is delivered."""
+    source = bucket(1, {"packets": table(1, 2)})
+    gateway = Recorder(settings(folder), "flow", "gateway")
+    gateway.sealed([source])
+    for partition in (copy.partition for copy in SESSIONS):
+        gateway.produced_for(Copy(INGRESS, Slot.PRIM), partition, [source])
+    for slot, (process, parts) in zip(Slot, made.items(), strict=True):
+        node = Recorder(settings(folder), "flow", process)
+        for partition, part in parts.items():
+            node.handed_to(Copy(partition, slot), [together(1, {INGRESS: source})])
+            node.produced_for(Copy(partition, slot), EGRESS, [part])
+        node.ended()
+    gateway.delivered(NOTHING, 1, [shown(together(1, next(iter(made.values()))))])
+    gateway.ended()
+    return judge((folder / "history").glob("*.jsonl"))
+
+
+def parts_of_bucket(*more: int, share: float = 0.5) -> dict[Partition, Bucket]:
+    """What two partitions make of bucket 1; the second one perhaps more rows."""
+    tables = (table(0, share=share), table(1, *more, share=share))
+    return {
+        copy.partition: bucket(1, {"sessions": rows}) for copy, rows in zip(SESSIONS, tables, strict=True)
+    }
 
 
 def test_what_was_recorded_of_a_partitioned_run_is_judged_clean(tmp_path: Path) -> None:
-    source = bucket(1, {"packets": table(1, 2)})
-    gateway = Recorder(settings(tmp_path), "flow", "gateway")
-    gateway.sealed([source])
-    parts = {copy.partition: bucket(1, {"sessions": table(copy.partition.index)}) for copy in SESSIONS}
-    for copy in SESSIONS:
-        gateway.produced_for(Copy(INGRESS, Slot.PRIM), copy.partition, [source])
-        for slot, process in ((Slot.PRIM, "n1"), (Slot.SEC, "n2")):
-            node = Recorder(settings(tmp_path), "flow", process)
-            node.handed_to(Copy(copy.partition, slot), [together(1, {INGRESS: source})])
-            node.produced_for(Copy(copy.partition, slot), EGRESS, [parts[copy.partition]])
-    gateway.delivered(NOTHING, 1, [shown(together(1, parts))])
-    gateway.ended()
-    verdict = judge((tmp_path / "history").glob("*.jsonl"))
+    verdict = recorded_run(tmp_path, {"n1": parts_of_bucket(), "n2": parts_of_bucket()})
     assert verdict.findings == []
     assert (verdict.delivered, verdict.partitions, verdict.copies) == (1, 2, 4)
+
+
+def test_last_digits_of_floats_are_not_held_against_replicas_and_it_is_told(tmp_path: Path) -> None:
+    verdict = recorded_run(tmp_path, {"n1": parts_of_bucket(), "n2": parts_of_bucket(share=0.5000000001)})
+    assert verdict.findings == []
+    assert verdict.left_out == {"packets": ("share",), "sessions": ("share",)}
+
+
+def test_a_row_more_that_a_predicate_on_a_float_let_through_is_noticed(tmp_path: Path) -> None:
+    verdict = recorded_run(tmp_path, {"n1": parts_of_bucket(), "n2": parts_of_bucket(1)})
+    assert [finding.invariant for finding in verdict.findings] == ["replicas-agree"]
+    assert "1 and 2 of them" in verdict.findings[0].what
 
 
 def test_without_a_history_nothing_is_computed_or_written(
@@ -172,4 +217,27 @@ def test_without_a_history_nothing_is_computed_or_written(
     recorder.produced_for(SESSIONS[0], EGRESS, [made])
     recorder.arrived(Partition("sessions"), [made])
     recorder.installed_in(SESSIONS[0], 1, 1)
+    recorder.ended()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bucket_is_looked_into_by_the_writing_thread_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: set[str] = set()
+
+    def decoded(payload: bytes) -> dict[str, pa.Table]:
+        looked.add(threading.current_thread().name)
+        return decode(payload)
+
+    monkeypatch.setattr(recording, "decode", decoded)
+    recorder = Recorder(settings(tmp_path), "flow", "n1")
+    made = bucket(1, {"a": table(1)})
+    recorder.sealed([made])
+    recorder.produced([made])
+    recorder.produced_for(SESSIONS[0], EGRESS, [made])
+    recorder.arrived(Partition("sessions"), [made])
+    recorder.close()
+    kinds = [each.kind for each in written(tmp_path, "n1")]
+    assert kinds == ["left-out", "sealed", "produced", "produced", "arrived"]
+    assert looked == {"history"}

@@ -1,4 +1,4 @@
-"""`understudy check`: what a run recorded, judged by the simulator's own checkers."""
+"""`understudy check`: what a run recorded, judged. Ends with 1 if anything is violated or cannot be told."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from understudy.core.history import HistoryError
 from understudy.flow.errors import UserError
-from understudy.sim.judge import Verdict, judge
+from understudy.history.judging import judge
+from understudy.history.records import HistoryError
+from understudy.history.verdict import Verdict
 
 VIOLATED = 1
 #: What the judge looks for, and what each means to somebody who is not its author.
@@ -54,11 +55,11 @@ def histories(given: Sequence[Path]) -> list[tuple[str, list[Path]]]:
 
 
 def judged(files: Sequence[Path]) -> Verdict:
-    """The verdict on one run. A history that cannot be read is the user's to repair or leave out."""
+    """The verdict on one run. A history of another format or flow is the user's to leave out."""
     try:
         return judge(files)
-    except (HistoryError, UnicodeDecodeError) as problem:
-        raise UserError(f"{problem}. What follows cannot be judged.") from None
+    except HistoryError as problem:
+        raise UserError(f"{problem}. Leave it out, or judge it by itself.") from None
 
 
 def _told(name: str, files: Sequence[Path]) -> int:
@@ -67,6 +68,7 @@ def _told(name: str, files: Sequence[Path]) -> int:
     print(f"  {verdict.sealed} buckets sealed, {verdict.delivered} delivered, {verdict.views} views")
     if verdict.partitions:
         print(f"  {verdict.partitions} partitions in {verdict.copies} copies")
+    _tell_what_is_missing(verdict)
     found = {finding.invariant for finding in verdict.findings}
     for invariant in [*INVARIANTS, *sorted(found - INVARIANTS.keys())]:
         findings = [finding for finding in verdict.findings if finding.invariant == invariant]
@@ -77,3 +79,23 @@ def _told(name: str, files: Sequence[Path]) -> int:
         if len(findings) > SHOWN_MAX:
             print(f"      and {len(findings) - SHOWN_MAX} more")
     return 0 if verdict.clean else VIOLATED
+
+
+def _tell_what_is_missing(verdict: Verdict) -> None:
+    if verdict.judged_from is not None:
+        print(f"  judged from bucket {verdict.judged_from} on: the oldest parts of the history were removed")
+    for stream, columns in sorted(verdict.left_out.items()):
+        print(f"  not compared, floating-point: {', '.join(columns)} of {stream}")
+    if verdict.unwitnessed:
+        print(
+            f"  {verdict.unwitnessed} delivered buckets are not on record as produced: a process that was "
+            "killed, or still runs, had not written that yet"
+        )
+    for unfinished in verdict.unfinished:
+        print(f"  unfinished, as a killed process leaves it: {unfinished}")
+    for damage in verdict.damages[:SHOWN_MAX]:
+        print(f"  DAMAGED {damage}")
+    if len(verdict.damages) > SHOWN_MAX:
+        print(f"  and {len(verdict.damages) - SHOWN_MAX} more")
+    if verdict.damages:
+        print("  NOT CLEAN: records are missing. The rest is judged below.")

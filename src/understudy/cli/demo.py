@@ -174,16 +174,12 @@ def _partitions(settings: RunSettings, story: Story, source_end_us: int) -> dict
 
 def _violations(history: Path) -> list[str]:
     """What the judge finds in the run's history."""
-    files = sorted(history.glob("*.jsonl"))
-    for file in files:
-        # A process that is killed while it writes leaves half a line, and we killed two.
-        whole, _, _torn = file.read_bytes().rpartition(b"\n")
-        file.write_bytes(whole + b"\n")
     try:
-        verdict = judged(files)
+        verdict = judged(sorted(history.glob("*.jsonl")))
     except UserError as problem:
         return [f"the history cannot be judged: {problem}"]
-    return [f"{each.invariant}: {each.what}; {each.record}" for each in verdict.findings]
+    found = [f"{each.invariant}: {each.what}; {each.record}" for each in verdict.findings]
+    return found + [f"the history is damaged: {each}" for each in verdict.damages]
 
 
 def _tell(verdict: dict[str, Any], folder: Path) -> None:

@@ -10,7 +10,6 @@ the next WITHIN_S counts, to be read beside the normal ones: output comes in ste
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from understudy.core.bucket import BucketId, end_of
+from understudy.history.reading import records_of
+from understudy.history.records import ArrivedRecord, DeliveredRecord
 
 WITHIN_S = 10.0
 
@@ -52,13 +53,11 @@ class Comparison:
 
 def deliveries(history: Path) -> list[Delivery]:
     """The deliveries with rows that a gateway recorded, in order."""
-    found = []
-    for line in history.read_text().splitlines():
-        record = json.loads(line)
-        if record.get("kind") == "delivered" and record["buckets"]:
-            buckets = tuple((number, rows) for number, rows, _ in record["buckets"])
-            found.append(Delivery(record["at_us"], buckets))
-    return found
+    return [
+        Delivery(record.at_us, tuple((number, rows) for number, rows, _ in record.buckets))
+        for record in records_of(history)
+        if isinstance(record, DeliveredRecord) and record.buckets
+    ]
 
 
 def compare(expected: pa.Table, actual: pa.Table) -> Comparison:
@@ -93,10 +92,9 @@ def out_of_order(delivered: Iterable[Delivery]) -> int:
 def arrivals(history: Path) -> dict[str, list[int]]:
     """When output of each partition reached a gateway, by partition; empty if the flow has none."""
     found: dict[str, list[int]] = {}
-    for line in history.read_text().splitlines():
-        record = json.loads(line)
-        if record.get("kind") == "arrived":
-            found.setdefault(record["partition"], []).append(record["at_us"])
+    for record in records_of(history):
+        if isinstance(record, ArrivedRecord):
+            found.setdefault(record.partition, []).append(record.at_us)
     return dict(sorted(found.items()))
 
 

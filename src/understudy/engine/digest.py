@@ -4,8 +4,11 @@ Replicas produce the same rows, but Spark hands them over in any order and cut i
 every column they have one order, so that (stream, bucket, index) names a row. The digest then covers values
 only: not chunks, not buffers' offsets, not what happens to lie in memory under a null.
 
-Floating-point columns come last in the order and can be left out of the digest: sums of floats depend on
-the order of additions in their last digits (see `grouping`), and that is no divergence.
+Floating-point values come last in the order and can be left out of the digest: sums of floats depend on the
+order of additions in their last digits (see `grouping`), and that is no divergence. Without them the digest
+still covers the number of rows, every other column, the other fields of a struct that has such values, and
+how many values are null. A list or a map with such values inside is left out whole: what orders its rows may
+be just those last digits. For the same reason such a column orders rows only after all others.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ def canonical_order(table: pa.Table, time_us: pa.Array | None = None) -> pa.Tabl
     keys: dict[str, pa.Array] = {} if time_us is None else {"time": time_us}
     last: list[pa.Array] = []
     for column in table.columns:
-        for key in _sort_keys(_one_chunk(column)):
-            if pa.types.is_floating(key.type):
-                last.append(_float_bits(key))
-            else:
+        for key, exact in _sort_keys(_one_chunk(column)):
+            if exact:
                 keys[str(len(keys))] = key
+            else:
+                last.append(key)
     for key in last:
         keys[str(len(keys))] = key
     if not keys:
@@ -45,10 +48,17 @@ def digest_of(table: pa.Table, *, floats: bool = True) -> str:
     state = hashlib.blake2b(digest_size=16)
     state.update(str(table.num_rows).encode())
     for name, column in zip(table.column_names, table.columns, strict=True):
+        state.update(f"\0{name}\0{column.type}\0".encode())
         if floats or not _holds_floats(column.type):
-            state.update(f"\0{name}\0{column.type}\0".encode())
             _digest_array(state, _one_chunk(column))
+        else:
+            _digest_without_floats(state, _one_chunk(column))
     return state.hexdigest()
+
+
+def float_columns(schema: pa.Schema) -> tuple[str, ...]:
+    """The columns whose values `digest_of` leaves out without `floats`, wholly or in part."""
+    return tuple(field.name for field in schema if _holds_floats(field.type))
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -56,18 +66,21 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return combined.combine_chunks() if isinstance(combined, pa.ChunkedArray) else combined
 
 
-def _sort_keys(array: pa.Array) -> Iterator[pa.Array]:
-    """Plain arrays that together order `array`."""
+def _sort_keys(array: pa.Array) -> Iterator[tuple[pa.Array, bool]]:
+    """Plain arrays that together order `array`, and of each whether it is exact: free of floats."""
     if pa.types.is_struct(array.type):
-        yield array.is_valid()
+        yield array.is_valid(), True
         for child in array.flatten():
             yield from _sort_keys(child)
     elif pa.types.is_nested(array.type):
-        yield pa.array([None if value is None else repr(value) for value in array.to_pylist()], pa.string())
+        texts = [None if value is None else repr(value) for value in array.to_pylist()]
+        yield pa.array(texts, pa.string()), not _holds_floats(array.type)
     elif pa.types.is_null(array.type) or pa.types.is_interval(array.type):
-        yield pa.array([str(value) for value in array.to_pylist()], pa.string())
+        yield pa.array([str(value) for value in array.to_pylist()], pa.string()), True
+    elif pa.types.is_floating(array.type):
+        yield _float_bits(array), False
     else:
-        yield array
+        yield array, True
 
 
 def _float_bits(array: pa.Array) -> pa.Array:
@@ -81,6 +94,18 @@ def _holds_floats(kind: pa.DataType) -> bool:
     if pa.types.is_floating(kind):
         return True
     return any(_holds_floats(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _digest_without_floats(state: Any, array: pa.Array) -> None:
+    if not _holds_floats(array.type):
+        _digest_array(state, array)
+    elif pa.types.is_struct(array.type):
+        state.update(np.packbits(array.is_valid().to_numpy(zero_copy_only=False)).tobytes())
+        for child in array.flatten():
+            _digest_without_floats(state, child)
+    else:
+        # Their number does not depend on the order of rows.
+        state.update(f"{array.null_count}\0".encode())
 
 
 def _digest_array(state: Any, array: pa.Array) -> None:

@@ -38,6 +38,9 @@ class RunSettings:
     group_buckets_max: int = 1_000
     group_bytes_max: int = 16 * 2**20
     history: bool = True
+    #: What all parts of one process's history may take on disk, and the size of one part.
+    history_bytes_max: int = 512 * 2**20
+    history_part_bytes: int = 16 * 2**20
     #: So many engines share a core, and each rests so that all get their turn; 0: none ever rests; None: as
     #: whoever starts the processes decides.
     crowd: float | None = None

@@ -23,9 +23,9 @@ from understudy.core.bucket import Bucket
 from understudy.core.buffer import Acks
 from understudy.core.controller import Suspected
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.core.history import HistoryWriter
 from understudy.core.messages import CSync, PSync, Reverse
 from understudy.core.view import Slot
+from understudy.history.writing import HistoryWriter
 from understudy.sim.checkers import Reference, Violation
 from understudy.sim.convergence import check_converged
 from understudy.sim.items import (

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from understudy.core.bucket import Bucket
-from understudy.core.history import (
+from understudy.core.view import View
+from understudy.history.records import (
     AttachedRecord,
     DeliveredRecord,
     DetachedRecord,
     FaultRecord,
     FencedRecord,
     HandedRecord,
-    HistoryWriter,
     InstalledRecord,
     ProducedRecord,
     Record,
@@ -25,7 +25,7 @@ from understudy.core.history import (
     SuspectedRecord,
     ViewRecord,
 )
-from understudy.core.view import View
+from understudy.history.writing import HistoryWriter
 
 
 def digest(bucket: Bucket) -> str:

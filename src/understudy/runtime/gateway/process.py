@@ -58,7 +58,7 @@ class Gateway:
         )
         position, unreported = self._delivery.recover()
         if unreported is not None:
-            self._record(unreported)
+            self._recorder.delivered_before(unreported.after, unreported.through, unreported.buckets)
         self._intake = Intake(self._flow, settings.path, self._on_sealed, ending.fail)
         self._endpoint = Endpoint(
             settings.host, settings.gateway_port, beat_s=settings.beat_s, silence_s=settings.silence_s
@@ -128,6 +128,7 @@ class Gateway:
             if finished:
                 self._recorder.ended()
                 finished_file(self._settings.path).touch()
+            self._recorder.close()
             membership.leave()
             leadership.stop()
             self._coordination.close()

@@ -1,19 +1,17 @@
 """The history of a run: what happened, one JSON object a line. The simulator and real runs write the same.
 
-The first line is a header with the format's version and the flow's name. Every other line is one record:
-its kind, when (`at_us`, the writer's own clock), who (`by`), and what. One run may have several files, one
-per process. Nobody trusts a clock to order records of different processes: what matters is ordered by
-numbers and epochs that the records carry.
+A header comes first: the format's version, the flow's name, whose history it is and which part of it. Every
+other line is one record: its kind, when (`at_us`, the writer's own clock), who (`by`), and what. A process
+writes a header when it begins and at the head of every further part. No clock orders records of different
+processes: what matters is ordered by numbers and epochs that the records carry.
 
-Where a process is one replica of the whole flow (policies `none` and `pair`), `by` says who did it. A process
-of a partitioned flow holds copies of many partitions: there `of` names the copy, "sessions/0:PRIM", and `to`
-the partition that output was made for, "stats/1". The ingress of such a flow is a producer like any other,
-"<ingress>/0:PRIM", and what goes to the sinks was made for "<egress>/0". A delivered bucket is put together
-from parts, and its digest tells them apart: "stats/0=<digest>,stats/2=<digest>" (`parts_text`).
+A process holds copies of partitions: `of` names the copy, "sessions/0:PRIM", and `to` the partition that
+output was made for, "stats/1". The ingress is a producer like any other, "<ingress>/0:PRIM", and what goes to
+the sinks was made for "<egress>/0". A delivered bucket is put together from parts, and its digest tells them
+apart: "stats/0=<digest>,stats/2=<digest>" (`parts_text`). Where a process is one replica of the whole flow,
+`of` and `to` are empty, `by` says who did it, and a delivered bucket has the replica's digest as it is.
 
-A writer that is killed leaves at most its last line cut. `HistoryWriter` repairs that when it appends to an
-existing file: a last line without its end is removed. `read` is strict about everything else: a line that is
-not a record is named by number, with the reason.
+How files are cut into parts and what becomes of a damaged line: see `writing` and `reading`.
 """
 
 from __future__ import annotations
@@ -21,13 +19,16 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TextIO
+from functools import partial
+from typing import Any, ClassVar
 
-from understudy.core.bucket import BucketId
+from understudy.core.bucket import NOTHING, BucketId
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+#: Formats that can be read. A header of format 2 has the version and the flow only.
+FORMATS_READ = (2, 3)
 
 #: A bucket as a history shows it: number, rows, digest.
 Shown = tuple[int, int, str]
@@ -39,9 +40,21 @@ class HistoryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
+    """A process begins, or goes on in a further part of its history."""
+
     kind: ClassVar[str] = "history"
     version: int
     flow: str
+    process: str = ""
+    part: int = 1
+    begins: bool = True
+    """Whether the process begins here. If not, this part follows on the one before it."""
+    before: BucketId = NOTHING
+    """No record of an earlier part is about a bucket with a higher number."""
+    sealed: BucketId = NOTHING
+    """Earlier parts have the sealed buckets through this number."""
+    epoch: int = 0
+    """The newest view in earlier parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +203,31 @@ class EndedRecord(_Record):
     kind: ClassVar[str] = "ended"
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOutRecord(_Record):
+    """Digests of this stream do not cover the values of these columns."""
+
+    kind: ClassVar[str] = "left-out"
+    stream: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MissedRecord(_Record):
+    """The process did more than could be written: so many records are missing here."""
+
+    kind: ClassVar[str] = "missed"
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedRecord(_Record):
+    """The history could not be written any more, and the process went on without."""
+
+    kind: ClassVar[str] = "stopped"
+    why: str
+
+
 Record = (
     SealedRecord
     | HandedRecord
@@ -207,8 +245,10 @@ Record = (
     | FaultRecord
     | BegunRecord
     | EndedRecord
+    | LeftOutRecord
+    | MissedRecord
+    | StoppedRecord
 )
-_KINDS: dict[str, type[Any]] = {each.kind: each for each in typing.get_args(Record)}
 
 
 def partition_of(copy: str) -> str:
@@ -231,91 +271,87 @@ def parts_of(text: str) -> list[tuple[str, str]]:
 
 def line(record: Header | Record) -> str:
     """The record as one line of a history, without its end."""
-    facts = {each.name: getattr(record, each.name) for each in fields(record)}
+    facts = {name: getattr(record, name) for name in _NAMES[record.kind]}
     return json.dumps({"kind": record.kind, **facts}, separators=(",", ":"))
 
 
 def parsed(text: str) -> Header | Record:
     """The record that `line` wrote. Raises `ValueError` with the reason."""
-    whole = json.loads(text)
+    try:
+        whole = json.loads(text)
+    except json.JSONDecodeError as problem:
+        # Without the place: it would be taken for a line and a column of the history.
+        raise ValueError(f"not JSON: {problem.msg}") from None
     if not isinstance(whole, dict):
         raise ValueError("not an object")  # noqa: TRY004
-    kind = Header if whole.get("kind") == Header.kind else _KINDS.get(str(whole.get("kind")))
-    if kind is None:
-        raise ValueError(f"unknown kind {whole.get('kind')!r}")
-    del whole["kind"]
-    hints = {each.name: typing.get_type_hints(kind)[each.name] for each in fields(kind)}
-    if whole.keys() != hints.keys():
-        raise ValueError(f"a {kind.kind} record has the fields {sorted(hints)}, not {sorted(whole)}")
-    return kind(**{name: _typed(whole[name], hint, name) for name, hint in hints.items()})
+    kind = whole.pop("kind", None)
+    parser = _PARSERS.get(kind) if isinstance(kind, str) else None
+    if parser is None:
+        raise ValueError(f"unknown kind {kind!r}")
+    return parser.record(whole)
 
 
-def _typed(value: Any, hint: Any, name: str) -> Any:
-    """The value, checked against its type; JSON's lists become tuples."""
-    if isinstance(hint, types.GenericAlias):
-        if not isinstance(value, list):
-            raise ValueError(f"{name} is {value!r}, not a list")  # noqa: TRY004
-        inner = typing.get_args(hint)
-        if inner[-1] is Ellipsis:
-            return tuple(_typed(each, inner[0], name) for each in value)
-        if len(inner) != len(value):
-            raise ValueError(f"{name} holds {value!r}, which has not {len(inner)} parts")
-        return tuple(_typed(each, part, name) for each, part in zip(value, inner, strict=True))
+#: Checks a value of a field against its type; JSON's lists become tuples.
+_Check = Callable[[Any, str], Any]
+
+
+class _Parser:
+    """Makes records of one kind. Their types are looked up once: a history has many lines."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        hints = typing.get_type_hints(kind)
+        self._kind = kind
+        self._checks = {name: _check(hints[name]) for name in _NAMES[kind.kind]}
+
+    def record(self, whole: dict[str, Any]) -> Header | Record:
+        if whole.keys() != self._checks.keys():
+            names = sorted(self._checks)
+            raise ValueError(f"a {self._kind.kind} record has the fields {names}, not {sorted(whole)}")
+        values = [check(whole[name], name) for name, check in self._checks.items()]
+        made: Header | Record = self._kind(*values)
+        return made
+
+
+class _HeaderParser(_Parser):
+    def record(self, whole: dict[str, Any]) -> Header | Record:
+        if whole.get("version") == FORMAT_VERSION:
+            return super().record(whole)
+        # Of another format only so much is known for certain.
+        known = {name: self._checks[name](whole.get(name), name) for name in ("version", "flow")}
+        return Header(**known)
+
+
+def _check(hint: Any) -> _Check:
+    if not isinstance(hint, types.GenericAlias):
+        return partial(_plain, hint)
+    inner = typing.get_args(hint)
+    if inner[-1] is Ellipsis:
+        return partial(_sequence, _check(inner[0]))
+    return partial(_tuple, tuple(_check(each) for each in inner))
+
+
+def _plain(hint: type[Any], value: Any, name: str) -> Any:
     if type(value) is not hint:
         raise ValueError(f"{name} is {value!r}, not {hint.__name__}")
     return value
 
 
-class HistoryWriter:
-    """Appends records to a text stream. It opens, flushes and closes nothing.
-
-    A stream that already holds a history must be readable and seekable (mode "r+" or "a+"): a last line that
-    was cut is removed first, and the header is not written again.
-    """
-
-    def __init__(self, stream: TextIO, flow: str) -> None:
-        self._stream = stream
-        if not self._repaired():
-            self._write(Header(FORMAT_VERSION, flow))
-
-    def write(self, record: Record) -> None:
-        self._write(record)
-
-    def _write(self, record: Header | Record) -> None:
-        self._stream.write(line(record) + "\n")
-
-    def _repaired(self) -> bool:
-        """Remove a torn last line; whether a header is there."""
-        stream = self._stream
-        if not (stream.seekable() and stream.readable()):
-            return False
-        stream.seek(0)
-        whole_until, begun = stream.tell(), False
-        while text := stream.readline():
-            if not text.endswith("\n"):
-                stream.seek(whole_until)
-                stream.truncate()
-                break
-            whole_until, begun = stream.tell(), True
-        stream.seek(whole_until)
-        return begun
+def _sequence(check: _Check, value: Any, name: str) -> tuple[Any, ...]:
+    return tuple([check(each, name) for each in _listed(value, name)])
 
 
-def read(lines: Iterable[str], name: str = "the history") -> Iterator[Header | Record]:
-    """The header, then every record. Raises `HistoryError` with the line's number and the reason."""
-    number = 0
-    for number, text in enumerate(lines, 1):
-        if not text.endswith("\n"):
-            raise HistoryError(f"{name} is cut in the middle at line {number}: {text[:80]!r}")
-        try:
-            record = parsed(text)
-        except ValueError as error:
-            raise HistoryError(f"{name}, line {number}: {error}") from error
-        if isinstance(record, Header) != (number == 1):
-            where = "does not begin with a header" if number == 1 else f"has a second header at line {number}"
-            raise HistoryError(f"{name} {where}")
-        if isinstance(record, Header) and record.version != FORMAT_VERSION:
-            raise HistoryError(f"{name} has format {record.version}; this reads format {FORMAT_VERSION}")
-        yield record
-    if number == 0:
-        raise HistoryError(f"{name} is empty")
+def _tuple(checks: tuple[_Check, ...], value: Any, name: str) -> tuple[Any, ...]:
+    if len(_listed(value, name)) != len(checks):
+        raise ValueError(f"{name} holds {value!r}, which has not {len(checks)} parts")
+    return tuple([check(each, name) for check, each in zip(checks, value, strict=True)])
+
+
+def _listed(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is {value!r}, not a list")  # noqa: TRY004
+    return value
+
+
+_KINDS: tuple[type[Any], ...] = (Header, *typing.get_args(Record))
+_NAMES = {kind.kind: tuple(each.name for each in fields(kind)) for kind in _KINDS}
+_PARSERS = {kind.kind: (_HeaderParser if kind is Header else _Parser)(kind) for kind in _KINDS}

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from partitioned_history import Run, at, change, deliver, digest, partitioned, verdict_on
 
-from understudy.core.bucket import NOTHING
 from understudy.core.buffer import Acks
-from understudy.core.history import (
-    ArrivedRecord,
-    BegunRecord,
+from understudy.history.judging import judge
+from understudy.history.records import (
     DeliveredRecord,
     EndedRecord,
     HandedRecord,
-    HistoryWriter,
     InstalledRecord,
     ProducedRecord,
-    Record,
     SealedRecord,
     ViewRecord,
 )
-from understudy.sim.judge import Verdict, judge
+from understudy.history.writing import HistoryWriter
 from understudy.sim.random_schedules import run_seed
 
 Lines = list[dict[str, Any]]
@@ -79,9 +75,9 @@ def change_delivered_rows(lines: Lines) -> None:
 
 def change_what_one_replica_made(lines: Lines) -> None:
     made: dict[int, str] = {}
-    for at in of(lines, "produced"):
-        if made.setdefault(lines[at]["number"], lines[at]["by"]) != lines[at]["by"]:
-            lines[at]["digest"] = "0" * 16
+    for index in of(lines, "produced"):
+        if made.setdefault(lines[index]["number"], lines[index]["by"]) != lines[index]["by"]:
+            lines[index]["digest"] = "0" * 16
             return
 
 
@@ -97,10 +93,10 @@ def seal_twice(lines: Lines) -> None:
 
 def end_without_the_last_deliveries(lines: Lines) -> None:
     by = lines[of(lines, "delivered")[0]]["by"]
-    last_result = max(lines[at]["number"] for at in of(lines, "produced") if lines[at]["rows"])
-    for at in reversed(of(lines, "delivered")):
-        if lines[at]["through"] >= last_result:
-            del lines[at]
+    last_result = max(lines[index]["number"] for index in of(lines, "produced") if lines[index]["rows"])
+    for index in reversed(of(lines, "delivered")):
+        if lines[index]["through"] >= last_result:
+            del lines[index]
     lines.append({"kind": "ended", "at_us": lines[-1]["at_us"], "by": by})
 
 
@@ -128,88 +124,7 @@ def test_damage_to_a_history_is_found(
     assert invariant in {finding.invariant for finding in judge(path).findings}
 
 
-# --- a partitioned flow: ingress -> sessions/0, sessions/1 -> stats/0, stats/1 -> egress ------------------
-
-Run = dict[str, list[Record]]
-
-#: Who made how many rows of which bucket for whom.
-MADE = {
-    ("<ingress>/0", "sessions/0"): {1: 3, 2: 2, 5: 2},
-    ("<ingress>/0", "sessions/1"): {1: 1, 2: 2},
-    ("sessions/0", "stats/0"): {1: 2, 5: 1},
-    ("sessions/0", "stats/1"): {2: 1},
-    ("sessions/1", "stats/0"): {2: 1},
-    ("sessions/1", "stats/1"): {1: 1},
-    ("stats/0", "<egress>/0"): {1: 1, 2: 1, 5: 1},
-    ("stats/1", "<egress>/0"): {1: 1, 2: 1},
-}
-#: In what groups the engines took their input; not all have come equally far.
-TAKEN = {
-    "sessions/0": [(NOTHING, 2, (1, 2)), (2, 5, (5,))],
-    "sessions/1": [(NOTHING, 5, (1, 2))],
-    "stats/0": [(NOTHING, 1, (1,)), (1, 5, (2, 5))],
-    "stats/1": [(NOTHING, 2, (1, 2)), (2, 4, ())],
-}
-
-
-def digest(producer: str, consumer: str, number: int) -> str:
-    return f"{producer[:-2]}:{producer[-1]}to{consumer[-1]}at{number}"
-
-
-def made_by(process: str, copy: str) -> list[Record]:
-    partition = copy.partition(":")[0]
-    return [
-        ProducedRecord(9, process, number, rows, digest(producer, to, number), copy, to)
-        for (producer, to), buckets in MADE.items()
-        if producer == partition
-        for number, rows in buckets.items()
-    ]
-
-
-def node(process: str, slot: str) -> list[Record]:
-    """A node with one copy of every partition."""
-    records: list[Record] = []
-    for partition, groups in TAKEN.items():
-        copy = f"{partition}:{slot}"
-        records += [HandedRecord(8, process, *group, copy) for group in groups]
-        records += made_by(process, copy)
-    return records
-
-
-def partitioned() -> Run:
-    """Two nodes hold a copy of everything; a third is given the state of stats/1 through 2 and goes on."""
-    seats = {f"{p}:{slot}": (n, 1, "ACTIVE") for p in TAKEN for slot, n in (("PRIM", "n1"), ("SEC", "n2"))}
-    moved = {**seats, "stats/1:SEC": ("n3", 2, "STDBY")}
-    parts = {n: f"stats/0={digest('stats/0', '<egress>/0', n)}" for n in (1, 2, 5)}
-    for number in (1, 2):
-        parts[number] += f",stats/1={digest('stats/1', '<egress>/0', number)}"
-    gateway: list[Record] = [
-        BegunRecord(0, "gateway"),
-        *(
-            ViewRecord(1, "gateway", epoch, tuple((copy, *seat) for copy, seat in view.items()))
-            for epoch, view in enumerate((seats, moved), 1)
-        ),
-        *(SealedRecord(2, "gateway", n, rows, f"in{n}") for n, rows in ((1, 4), (2, 4), (3, 0), (5, 2))),
-        *made_by("gateway", "<ingress>/0:PRIM"),
-        ArrivedRecord(10, "gateway", "stats/0", 5, 3),
-        DeliveredRecord(11, "gateway", NOTHING, 2, ((1, 2, parts[1]), (2, 2, parts[2]))),
-        DeliveredRecord(12, "gateway", 2, 5, ((5, 1, parts[5]),)),
-        EndedRecord(13, "gateway"),
-    ]
-    newcomer: list[Record] = [
-        InstalledRecord(8, "n3", 1, 2, "stats/1:SEC"),
-        HandedRecord(9, "n3", 2, 5, (), "stats/1:SEC"),
-    ]
-    return {"gateway": gateway, "n1": node("n1", "PRIM"), "n2": node("n2", "SEC"), "n3": newcomer}
-
-
-def verdict_on(run: Run, folder: Path) -> Verdict:
-    for process, records in run.items():
-        with (folder / f"{process}.jsonl").open("w") as stream:
-            writer = HistoryWriter(stream, "partitioned")
-            for record in records:
-                writer.write(record)
-    return judge(folder / f"{process}.jsonl" for process in run)
+# --- a partitioned flow -----------------------------------------------------------------------------------
 
 
 def test_the_history_of_a_sound_partitioned_run_is_clean(tmp_path: Path) -> None:
@@ -232,25 +147,6 @@ def test_what_was_sealed_last_may_still_be_on_its_way_when_the_history_stops(tmp
     run = partitioned()
     run["gateway"][-1] = SealedRecord(13, "gateway", 7, 2, "in7")
     assert verdict_on(run, tmp_path).findings == []
-
-
-def at(run: Run, process: str, kind: type[Record], nth: int = 0, of: str = "") -> int:
-    """Where in a process's history its nth record of a kind stands, of one copy if that is given."""
-    found = [
-        index
-        for index, record in enumerate(run[process])
-        if isinstance(record, kind) and getattr(record, "of", "") == of
-    ]
-    return found[nth]
-
-
-def change(run: Run, process: str, index: int, **facts: Any) -> None:
-    run[process][index] = replace(run[process][index], **facts)
-
-
-def deliver(run: Run, rows: int, text: str) -> None:
-    """Say that bucket 5 was delivered with these rows and parts."""
-    change(run, "gateway", at(run, "gateway", DeliveredRecord, 1), buckets=((5, rows, text),))
 
 
 def leave_out_one_part(run: Run) -> None:

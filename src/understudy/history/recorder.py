@@ -1,0 +1,257 @@
+"""Records what one process does. The callers say what happened; a thread of its own writes it down.
+
+Only deliveries are written by the caller, at once: that thread has just waited for the disk anyway, and a
+delivery that is not on record when its gateway is killed would look like a lost one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.flux_view import FluxView
+from understudy.core.messages import Installed
+from understudy.core.partition import Copy, Partition
+from understudy.core.view import Slot, View
+from understudy.history.backlog import BYTES_MAX, NOTES_MAX, Backlog
+from understudy.history.records import (
+    ArrivedRecord,
+    AttachedRecord,
+    BegunRecord,
+    DeliveredRecord,
+    DetachedRecord,
+    EndedRecord,
+    FencedRecord,
+    HandedRecord,
+    InstalledRecord,
+    LeftOutRecord,
+    ProducedRecord,
+    Record,
+    SealedRecord,
+    SenderRecord,
+    Shown,
+    SnapshotRecord,
+    SuspectedRecord,
+    ViewRecord,
+)
+from understudy.history.writing import PartedFile
+
+PART_BYTES = 16 * 2**20
+TOTAL_BYTES = 512 * 2**20
+#: How long a process that ends waits for its history.
+END_TIMEOUT_S = 10.0
+
+
+class Look(Protocol):
+    """Looks into buckets. Called by the writing thread only."""
+
+    def shown(self, bucket: Bucket) -> Shown: ...
+
+    def rows(self, bucket: Bucket) -> int: ...
+
+    def left_out(self) -> Mapping[str, tuple[str, ...]]:
+        """Columns that digests do not cover, by stream: those that were not told before."""
+        ...
+
+
+class StateTaken(Protocol):
+    """A snapshot of a copy's state."""
+
+    @property
+    def through(self) -> BucketId: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class Recorder:
+    """What one process notes down. Any thread may call it. It does nothing if there is no file."""
+
+    def __init__(
+        self,
+        file: Path | None,
+        flow: str,
+        process: str,
+        look: Look,
+        *,
+        part_bytes: int = PART_BYTES,
+        total_bytes: int = TOTAL_BYTES,
+        notes_max: int = NOTES_MAX,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
+        self._process = process
+        self._look = look
+        self._handed_through = NOTHING
+        self._copy_handed_through: dict[Copy, BucketId] = {}
+        self._sealed_through = NOTHING
+        self._epoch = 0
+        self._delivered_before = NOTHING
+        self._backlog: Backlog | None = None
+        if file is None:
+            return
+        parts = PartedFile(file, flow, process, part_bytes=part_bytes, total_bytes=total_bytes)
+        self._sealed_through = parts.on_record.sealed
+        self._epoch = parts.on_record.epoch
+        self._delivered_before = parts.on_record.delivered
+        self._backlog = Backlog(parts, process, notes_max=notes_max, bytes_max=bytes_max)
+
+    def begun(self) -> None:
+        self._put(BegunRecord(*self._now()))
+
+    def ended(self) -> None:
+        """Nothing is left to do. Returns when everything is written."""
+        self._put(EndedRecord(*self._now()))
+        self.close()
+
+    def close(self) -> None:
+        """Write what waits to be written. Nothing is recorded afterwards."""
+        if self._backlog is not None:
+            self._backlog.close(END_TIMEOUT_S)
+
+    # --- the gateway -------------------------------------------------------------------------------------
+
+    def sealed(self, buckets: Sequence[Bucket]) -> None:
+        """These buckets are sealed. Those on record already, before a restart, are passed over."""
+        for bucket in buckets:
+            if bucket.number > self._sealed_through:
+                self._sealed_through = bucket.number
+                self._sealed(bucket, *self._now())
+
+    def _sealed(self, bucket: Bucket, at_us: int, by: str) -> None:
+        self._note(bucket, lambda: SealedRecord(at_us, by, *self._look.shown(bucket)))
+
+    def delivered(
+        self, after: BucketId, through: BucketId, buckets: Sequence[tuple[BucketId, int, str]]
+    ) -> None:
+        """The sinks hold these. It is on record when this returns."""
+        if self._backlog is not None:
+            self._backlog.write_now(DeliveredRecord(*self._now(), after, through, tuple(buckets)))
+
+    def delivered_before(
+        self, after: BucketId, through: BucketId, buckets: Sequence[tuple[BucketId, int, str]]
+    ) -> None:
+        """The sinks were found to hold these when the gateway began; they may be on record."""
+        if through > self._delivered_before:
+            self.delivered(after, through, buckets)
+
+    def view(self, view: View) -> None:
+        if view.epoch > self._epoch:
+            self._epoch = view.epoch
+            seats = tuple(
+                (slot.value, seat.node, seat.epoch, seat.status.value) for slot, seat in view.seats.items()
+            )
+            self._put(ViewRecord(*self._now(), view.epoch, seats))
+
+    def flux_view(self, view: FluxView) -> None:
+        if view.epoch > self._epoch:
+            self._epoch = view.epoch
+            seats = tuple(
+                (str(Copy(partition, slot)), seat.node, seat.epoch, seat.status.value)
+                for partition, own in view.partitions.items()
+                for slot, seat in own.seats.items()
+            )
+            self._put(ViewRecord(*self._now(), view.epoch, seats))
+
+    def arrived(self, partition: Partition, buckets: Sequence[Bucket]) -> None:
+        """Output of a partition reached egress."""
+        if self._backlog is not None and buckets:
+            now, kept = self._now(), tuple(bucket for bucket in buckets if not bucket.empty)
+            through = buckets[-1].number
+
+            def note() -> Iterator[Record]:
+                rows = sum(self._look.rows(bucket) for bucket in kept)
+                yield ArrivedRecord(*now, str(partition), through, rows)
+
+            self._backlog.put(note, sum(bucket.size_bytes for bucket in kept))
+
+    def attached(self, slot: Slot, end: str) -> None:
+        self._put(AttachedRecord(*self._now(), slot.value, end))
+
+    def detached(self, slot: Slot, end: str) -> None:
+        self._put(DetachedRecord(*self._now(), slot.value, end))
+
+    def sender(self, slot: Slot, through: BucketId) -> None:
+        self._put(SenderRecord(*self._now(), slot.value, through))
+
+    def suspected(self, node: str) -> None:
+        self._put(SuspectedRecord(*self._now(), node))
+
+    # --- a replica of the whole flow ---------------------------------------------------------------------
+
+    def handed(self, buckets: Sequence[Bucket]) -> None:
+        after, self._handed_through = self._handed_through, buckets[-1].number
+        self._put(HandedRecord(*self._now(), after, buckets[-1].number, _with_rows(buckets)))
+
+    def produced(self, buckets: Sequence[Bucket]) -> None:
+        self._produced(buckets, "", "")
+
+    def snapshot(self, version: int, snapshot: StateTaken, pause_us: int) -> None:
+        self._put(SnapshotRecord(*self._now(), version, snapshot.through, pause_us, snapshot.size_bytes))
+
+    def installed(self, state: Installed) -> None:
+        self._handed_through = state.through
+        self._put(InstalledRecord(*self._now(), state.version, state.through))
+
+    # --- a copy of a partition; the ingress of a partitioned flow ----------------------------------------
+
+    def handed_to(self, copy: Copy, buckets: Sequence[Bucket]) -> None:
+        after = self._copy_handed_through.get(copy, NOTHING)
+        through = self._copy_handed_through[copy] = buckets[-1].number
+        self._put(HandedRecord(*self._now(), after, through, _with_rows(buckets), str(copy)))
+
+    def produced_for(self, copy: Copy, to: Partition, buckets: Sequence[Bucket]) -> None:
+        """The copy put out these buckets for one consumer, each payload as `payload.encode` makes it."""
+        self._produced(buckets, str(copy), str(to))
+
+    def snapshot_of(self, copy: Copy, version: int, snapshot: StateTaken, pause_us: int) -> None:
+        facts = version, snapshot.through, pause_us, snapshot.size_bytes
+        self._put(SnapshotRecord(*self._now(), *facts, str(copy)))
+
+    def installed_in(self, copy: Copy, version: int, through: BucketId) -> None:
+        self._copy_handed_through[copy] = through
+        self._put(InstalledRecord(*self._now(), version, through, str(copy)))
+
+    # --- any process -------------------------------------------------------------------------------------
+
+    def fenced(self) -> None:
+        self._put(FencedRecord(*self._now()))
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _now(self) -> tuple[int, str]:
+        return time.time_ns() // 1_000, self._process
+
+    def _produced(self, buckets: Iterable[Bucket], of: str, to: str) -> None:
+        for bucket in buckets:
+            if not bucket.empty:
+                self._produced_one(bucket, *self._now(), of, to)
+
+    def _produced_one(self, bucket: Bucket, at_us: int, by: str, of: str, to: str) -> None:
+        def made() -> Record:
+            number, rows, digest = self._look.shown(bucket)
+            return ProducedRecord(at_us, by, number, rows, digest, of, to)
+
+        self._note(bucket, made)
+
+    def _note(self, bucket: Bucket, made: Callable[[], Record]) -> None:
+        """Have a record made that needs a look into the bucket."""
+
+        def note() -> Iterator[Record]:
+            record = made()
+            for stream, columns in self._look.left_out().items():
+                yield LeftOutRecord(*self._now(), stream, columns)
+            yield record
+
+        if self._backlog is not None:
+            self._backlog.put(note, bucket.size_bytes)
+
+    def _put(self, record: Record) -> None:
+        if self._backlog is not None:
+            self._backlog.put(lambda: (record,))
+
+
+def _with_rows(buckets: Iterable[Bucket]) -> tuple[BucketId, ...]:
+    return tuple(bucket.number for bucket in buckets if not bucket.empty)

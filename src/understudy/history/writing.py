@@ -1,0 +1,255 @@
+"""Where the records of one process go: a file that is cut into numbered parts, of which the oldest go.
+
+    gateway.part-000003.jsonl   older parts, as they were when they were full
+    gateway.part-000004.jsonl
+    gateway.jsonl               the newest part, which is written
+
+A part that has reached its size is renamed, and the next one begins with a header that says what a reader
+must know of those before it: they may be gone. All parts of a process together keep within a total.
+
+A process that begins again under the same name, as a gateway does, goes on in the newest part. It needs
+nothing of what is there: a bounded look at the end tells which buckets and views are on record, and whatever
+that look does not find is recorded once more, which the judge takes for what it is. So neither the length of
+a history nor damage to it stands in the way of a restart.
+
+A history that cannot be written, above all because the disk is full, ends there: the last lines make room
+for a record that says so, and the process goes on without. Nothing here raises for want of a disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from understudy.core.bucket import NOTHING, BucketId
+from understudy.history.records import (
+    FORMAT_VERSION,
+    DeliveredRecord,
+    HandedRecord,
+    Header,
+    ProducedRecord,
+    Record,
+    SealedRecord,
+    StoppedRecord,
+    ViewRecord,
+    line,
+    parsed,
+)
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".jsonl"
+#: So much of the end of a history is looked at when a process begins again.
+TAIL_BYTES = 256 * 2**10
+_PART = re.compile(r"(?P<process>.*)\.part-(?P<number>\d{6,})")
+
+
+def process_and_part(file: Path) -> tuple[str, int | None]:
+    """Whose history a file is, by its name, and which part; None: the newest, which has no number."""
+    stem = file.name.removesuffix(SUFFIX)
+    match = _PART.fullmatch(stem)
+    return (stem, None) if match is None else (match["process"], int(match["number"]))
+
+
+def older_parts(file: Path) -> dict[int, Path]:
+    """The older parts of the history whose newest part is `file`, by number, in their order."""
+    process, _ = process_and_part(file)
+    found: dict[int, Path] = {}
+    for each in file.parent.glob(f"*{SUFFIX}"):
+        whose, number = process_and_part(each)
+        if whose == process and number is not None:
+            found[number] = each
+    return dict(sorted(found.items()))
+
+
+class HistoryWriter:
+    """Writes a header, then records, to a text stream. It opens, flushes and closes nothing."""
+
+    def __init__(self, stream: TextIO, flow: str) -> None:
+        self._stream = stream
+        self._stream.write(line(Header(FORMAT_VERSION, flow)) + "\n")
+
+    def write(self, record: Record) -> None:
+        self._stream.write(line(record) + "\n")
+
+
+class OnRecord:
+    """How far records have come."""
+
+    def __init__(self) -> None:
+        self.part = 1
+        self.sealed = NOTHING
+        self.delivered = NOTHING
+        self.epoch = 0
+        self.highest = NOTHING
+        """The highest number of any bucket."""
+
+    def note(self, record: Header | Record) -> None:
+        """Take in a record, in the order of writing."""
+        match record:
+            case SealedRecord():
+                self.sealed = max(self.sealed, record.number)
+                self._reached(record.number)
+            case ProducedRecord():
+                self._reached(record.number)
+            case HandedRecord():
+                self._reached(record.through)
+            case DeliveredRecord():
+                self.delivered = max(self.delivered, record.through)
+                self._reached(record.through)
+            case ViewRecord():
+                self.epoch = max(self.epoch, record.epoch)
+            case Header():
+                self.part = max(self.part, record.part)
+                self.sealed = max(self.sealed, record.sealed)
+                self.epoch = max(self.epoch, record.epoch)
+                self._reached(record.before)
+
+    def _reached(self, number: BucketId) -> None:
+        self.highest = max(self.highest, number)
+
+    @classmethod
+    def at_the_end_of(cls, file: Path) -> OnRecord:
+        """What the head and the last `TAIL_BYTES` of a part tell. Lines that are no records tell nothing."""
+        found = cls()
+        with file.open("rb") as part:
+            head = part.readline(TAIL_BYTES)
+            part.seek(max(len(head), part.seek(0, os.SEEK_END) - TAIL_BYTES))
+            for text in (head, *part.read(TAIL_BYTES).split(b"\n")):
+                try:
+                    found.note(parsed(text.decode()))
+                except (ValueError, RecursionError):
+                    continue
+        return found
+
+
+class PartedFile:
+    """The history of one process on disk. Not for several threads at once."""
+
+    def __init__(self, file: Path, flow: str, process: str, *, part_bytes: int, total_bytes: int) -> None:
+        self._file = file
+        self._flow = flow
+        self._process = process
+        self._part_bytes = max(1, min(part_bytes, total_bytes // 2))
+        self._total_bytes = total_bytes
+        self._descriptor = -1
+        self.on_record = OnRecord()
+        self.stopped = False
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._begin()
+        except OSError as problem:
+            self._stop(problem)
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Append these records, in one write. Once that has failed, nothing more is written."""
+        if self.stopped or self._descriptor < 0 or not records:
+            return
+        try:
+            self._append([line(record) for record in records])
+            for record in records:
+                self.on_record.note(record)
+            if os.fstat(self._descriptor).st_size >= self._part_bytes:
+                self._next_part()
+        except OSError as problem:
+            self._stop(problem)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    # --- parts -------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Go on where an earlier process of this name stopped, if there was one."""
+        older = older_parts(self._file)
+        exists = self._file.exists() and self._file.stat().st_size > 0
+        newest = self._file if exists else older.get(max(older, default=0))
+        if newest is not None:
+            self.on_record = OnRecord.at_the_end_of(newest)
+        self.on_record.part = max(self.on_record.part, max(older, default=0) + 1)
+        self._open()
+        if exists:
+            if os.pread(self._descriptor, 1, self._file.stat().st_size - 1) != b"\n":
+                # The last line of a process that was killed. What follows must not become part of it.
+                os.write(self._descriptor, b"\n")
+            if self._file.stat().st_size >= self._part_bytes:
+                self._retire()
+        self._write_header(begins=True)
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def _next_part(self) -> None:
+        self._retire()
+        self._write_header(begins=False)
+
+    def _retire(self) -> None:
+        """Give the newest part its number, remove the oldest ones beyond the total, and open the next."""
+        self.close()
+        number = self.on_record.part
+        self._file.rename(self._file.with_name(f"{self._process}.part-{number:06d}{SUFFIX}"))
+        self.on_record.part = number + 1
+        sizes = {part: part.stat().st_size for part in older_parts(self._file).values()}
+        taken = sum(sizes.values()) + self._part_bytes
+        for part, size in sizes.items():
+            if taken > self._total_bytes:
+                part.unlink()
+                taken -= size
+        self._open()
+
+    def _write_header(self, *, begins: bool) -> None:
+        known = self.on_record
+        told = (begins, known.highest, known.sealed, known.epoch)
+        self._append([line(Header(FORMAT_VERSION, self._flow, self._process, known.part, *told))])
+
+    def _append(self, lines: Sequence[str]) -> None:
+        whole = "".join(f"{each}\n" for each in lines).encode()
+        size = os.fstat(self._descriptor).st_size
+        try:
+            rest = memoryview(whole)
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError:
+            os.ftruncate(self._descriptor, size)
+            raise
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def _stop(self, problem: OSError) -> None:
+        self.stopped = True
+        why = problem.strerror or str(problem)
+        log.error(
+            "The history %s is no longer written: %s. The run goes on without it. Free or repair the disk; "
+            "the history goes on when this process is started again.",
+            self._file,
+            why,
+        )
+        try:
+            self._say_stopped(why)
+        except OSError as another:
+            log.warning("The history %s cannot even say so: %s.", self._file, another)
+        self.close()
+
+    def _say_stopped(self, why: str) -> None:
+        """Write that this is the end over the last lines: a full disk has no room for one more."""
+        if self._descriptor < 0:
+            return
+        said = f"{line(StoppedRecord(time.time_ns() // 1_000, self._process, why))}\n".encode()
+        with self._file.open("r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(0, size - TAIL_BYTES)
+            file.seek(start)
+            # Where a line ended with enough behind it; the header stays if it can.
+            end = file.read().rfind(b"\n", 0, max(0, size - start - len(said)))
+            if end < 0:
+                end = size - 1 - start
+            file.seek(start + end + 1)
+            file.write(said)
+            file.truncate()
