@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from understudy.core.errors import PeerError, require
 from understudy.core.partition import Partition
-from understudy.engine.digest import canonical_order
+from understudy.engine.digest import canonical_order, digest_of
 from understudy.engine.times import path_of, times_of
 
 #: What one producer has in a bucket.
@@ -76,10 +76,11 @@ def merged(parts: Sequence[Part], time: Mapping[str, str]) -> dict[str, pa.Table
     for _, payload in sorted(parts, key=lambda part: part[0]):
         for name, table in decode(payload).items():
             pieces.setdefault(name, []).append(table)
-    return {name: _merged(name, tables, time) for name, tables in sorted(pieces.items())}
+    return {name: merged_tables(name, tables, time) for name, tables in sorted(pieces.items())}
 
 
-def _merged(name: str, tables: Sequence[pa.Table], time: Mapping[str, str]) -> pa.Table:
+def merged_tables(name: str, tables: Sequence[pa.Table], time: Mapping[str, str]) -> pa.Table:
+    """The rows of one stream's parts in the canonical order."""
     if len(tables) == 1:
         return tables[0]
     require(name in time, f"nobody said what the time column of {name!r} is")
@@ -93,6 +94,13 @@ def _merged(name: str, tables: Sequence[pa.Table], time: Mapping[str, str]) -> p
 def digest(payload: bytes) -> str:
     """32 hexadecimal digits that differ for different payloads."""
     return blake2b(payload, digest_size=16).hexdigest()
+
+
+def rows_and_digest(tables: Mapping[str, pa.Table]) -> tuple[int, str]:
+    """How many rows a payload's tables have, and their digest as histories show it: without floats."""
+    rows = sum(table.num_rows for table in tables.values())
+    # No comma: that is what stands between the parts of a bucket.
+    return rows, "+".join(f"{name}:{digest_of(tables[name], floats=False)}" for name in sorted(tables))
 
 
 def _stream(table: pa.Table) -> pa.Buffer:

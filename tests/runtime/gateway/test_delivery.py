@@ -1,4 +1,4 @@
-"""Delivery survives a crash between any two of its steps: nothing twice, nothing unreported."""
+"""Delivery survives a crash between any two of its steps: nothing twice, nothing unreported, sink by sink."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pytest
 
 import understudy as us
 from understudy.core.bucket import NOTHING, Bucket
+from understudy.core.history import parts_of
 from understudy.core.partition import Partition
-from understudy.history.records import parts_of
+from understudy.runtime.gateway import delivery as module
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.payload import encode
 
-SCHEMA = pa.schema([("v", pa.int64())])
+SINKS = ("one", "two")
 
 
 def flow_into(folder: Path) -> us.Flow:
@@ -30,19 +31,17 @@ def flow_into(folder: Path) -> us.Flow:
     def same(rows: Any) -> Any:
         return rows
 
-    flow.sink(same, us.JsonLines(folder / "out"))
+    for sink in SINKS:
+        flow.sink(same, us.JsonLines(folder / sink), name=sink)
     flow.validate()
     return flow
 
 
 def bucket(number: int, *values: int) -> Bucket:
-    if not values:
-        return Bucket(number)
-    payload = encode({"same": pa.table({"v": list(values)}, schema=SCHEMA)})
-    return Bucket(number, payload, len(payload))
+    return in_parts(number, {0: [(value, 0) for value in values]}) if values else Bucket(number)
 
 
-def bucket_of_parts(number: int, parts: dict[int, list[tuple[int, int]]]) -> Bucket:
+def in_parts(number: int, parts: dict[int, list[tuple[int, int]]]) -> Bucket:
     """A bucket whose rows, of a value and a time in microseconds, come from several partitions."""
     encoded = []
     for index, rows in parts.items():
@@ -60,81 +59,104 @@ class Attempt:
     """One life of the delivery in a folder."""
 
     def __init__(self, folder: Path, *, digests: bool = True) -> None:
-        self.reported: list[DeliveredRange] = []
+        self.reported: dict[str, list[DeliveredRange]] = {sink: [] for sink in SINKS}
         self.failures: list[BaseException] = []
-        self.ended = threading.Event()
-        self.delivery = Delivery(
-            flow_into(folder), folder, self.reported.append, self._failed, digests=digests
-        )
-        self.position, self.unreported = self.delivery.recover()
-        if self.unreported is not None:
-            self.reported.append(self.unreported)
+        self.reports = threading.Condition()
+        self.delivery = Delivery(flow_into(folder), folder, self._report, self._failed, digests=digests)
+        self.position, unreported = self.delivery.recover()
+        for sink, done in unreported:
+            self._report(sink, done)
+
+    def _report(self, sink: str, done: DeliveredRange) -> None:
+        with self.reports:
+            self.reported[sink].append(done)
+            self.reports.notify_all()
 
     def _failed(self, error: BaseException) -> None:
         self.failures.append(error)
-        self.ended.set()
 
-    def deliver(self, *buckets: Bucket) -> None:
-        for each in buckets:
-            self.delivery.put(each)
+    def deliver(self, *buckets: Bucket, to: str = "one") -> None:
+        self.delivery.put(to, buckets)
         self.delivery.start()
         self.delivery.end()
 
+    def writer(self, sink: str) -> Any:
+        return self.delivery._sinks[sink]._writer
 
-def rows_in(folder: Path) -> list[int]:
-    return us.read_output(folder / "out").column("v").to_pylist() if any((folder / "out").iterdir()) else []
+
+def rows_in(folder: Path, sink: str = "one") -> list[int]:
+    rows = us.read_output(folder / sink)
+    return rows.column("v").to_pylist() if rows.num_columns else []
 
 
 def test_what_is_put_is_delivered_in_order_and_reported(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
-    assert attempt.position == NOTHING
+    assert attempt.position == {"one": NOTHING, "two": NOTHING}
     attempt.deliver(bucket(3, 30, 31), bucket(5), bucket(6, 60))
     assert rows_in(tmp_path) == [30, 31, 60]
-    assert (attempt.reported[0].after, attempt.reported[-1].through) == (NOTHING, 6)
-    assert [b[:2] for done in attempt.reported for b in done.buckets] == [(3, 2), (6, 1)]
+    reported = attempt.reported["one"]
+    assert (reported[0].after, reported[-1].through) == (NOTHING, 6)
+    assert [b[:2] for done in reported for b in done.buckets] == [(3, 2), (6, 1)]
+    assert attempt.reported["two"] == []
 
 
-def test_the_position_survives_stretches_without_rows(tmp_path: Path) -> None:
+def test_each_sink_has_a_position_of_its_own_that_survives_stretches_without_rows(tmp_path: Path) -> None:
     Attempt(tmp_path).deliver(bucket(3, 30), bucket(9))
-    assert Attempt(tmp_path).position == 9
+    Attempt(tmp_path).deliver(bucket(4, 40), to="two")
+    assert Attempt(tmp_path).position == {"one": 9, "two": 4}
+
+
+def test_no_sink_waits_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Attempt(tmp_path)
+    go_on = threading.Event()
+    honest = attempt.writer("one").deliver
+
+    def held_up(buckets: Any, through: int) -> None:
+        assert go_on.wait(30)
+        honest(buckets, through)
+
+    monkeypatch.setattr(attempt.writer("one"), "deliver", held_up)
+    attempt.delivery.start()
+    attempt.delivery.put("one", [bucket(3, 30)])
+    attempt.delivery.put("two", [bucket(3, 31)])
+    with attempt.reports:
+        assert attempt.reports.wait_for(lambda: attempt.reported["two"], timeout=30)
+    assert rows_in(tmp_path, "two") == [31]
+    assert attempt.reported["one"] == []
+    go_on.set()
+    attempt.delivery.end()
+    assert rows_in(tmp_path, "one") == [30]
 
 
 def test_a_bucket_in_parts_is_delivered_as_one_and_reported_part_by_part(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
-    attempt.deliver(
-        bucket_of_parts(3, {2: [(30, 7), (31, 9)], 10: [(32, 8)], 11: []}),
-        bucket_of_parts(4, {10: [(40, 1)]}),
-    )
+    attempt.deliver(in_parts(3, {2: [(30, 7), (31, 9)], 10: [(32, 8)], 11: []}), in_parts(4, {10: [(40, 1)]}))
     assert attempt.failures == []
     assert rows_in(tmp_path) == [30, 32, 31, 40], "within a bucket, by time"
-    (_, rows, text), (_, _, last) = [each for done in attempt.reported for each in done.buckets]
+    (_, rows, text), (_, _, last) = [each for done in attempt.reported["one"] for each in done.buckets]
     assert rows == 3
     assert [name for name, _ in parts_of(text)] == ["same/2", "same/10"]
     assert [name for name, _ in parts_of(last)] == ["same/10"]
 
 
-def test_a_bucket_in_parts_survives_a_crash_after_the_sink(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = Attempt(tmp_path)
-    writer = next(iter(first.delivery._sinks.values()))[1]
-    honest = writer.deliver
+def test_every_payload_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+    honest = module.decode
 
-    def crashing(buckets: Any, through: int) -> None:
-        honest(buckets, through)
-        raise Crash
+    def counted(payload: bytes) -> Any:
+        decoded.append(payload)
+        return honest(payload)
 
-    monkeypatch.setattr(writer, "deliver", crashing)
-    first.deliver(bucket_of_parts(3, {0: [(30, 7)], 1: [(31, 6)]}))
-    second = Attempt(tmp_path)
-    assert (second.position, rows_in(tmp_path)) == (3, [31, 30])
-    assert [name for name, _ in parts_of(second.reported[0].buckets[0][2])] == ["same/0", "same/1"]
+    monkeypatch.setattr(module, "decode", counted)
+    given = in_parts(3, {0: [(30, 7)], 1: [(31, 6)]})
+    Attempt(tmp_path).deliver(given)
+    assert decoded == [payload for _, payload in given.payload]  # type: ignore[attr-defined]
 
 
 def test_without_digests_rows_are_still_counted(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, digests=False)
-    attempt.deliver(bucket_of_parts(3, {0: [(30, 2)], 1: [(31, 1)]}))
-    assert [each for done in attempt.reported for each in done.buckets] == [(3, 2, "")]
+    attempt.deliver(in_parts(3, {0: [(30, 2)], 1: [(31, 1)]}))
+    assert [each for done in attempt.reported["one"] for each in done.buckets] == [(3, 2, "")]
 
 
 @pytest.mark.parametrize("crash_in", ["before the sink", "after the sink"])
@@ -142,36 +164,44 @@ def test_a_crash_around_the_sink_loses_and_repeats_nothing(
     tmp_path: Path, crash_in: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Attempt(tmp_path)
-    writer = next(iter(first.delivery._sinks.values()))[1]
-    honest = writer.deliver
+    honest = first.writer("one").deliver
 
     def crashing(buckets: Any, through: int) -> None:
         if crash_in == "after the sink":
             honest(buckets, through)
         raise Crash
 
-    monkeypatch.setattr(writer, "deliver", crashing)
+    monkeypatch.setattr(first.writer("one"), "deliver", crashing)
+    first.delivery.put("two", [bucket(2, 20)])
     first.deliver(bucket(3, 30, 31), bucket(4))
     assert [type(failure) for failure in first.failures] == [Crash]
-    assert first.reported == []
+    assert first.reported["one"] == []
 
     second = Attempt(tmp_path)
+    assert (second.position["two"], rows_in(tmp_path, "two")) == (2, [20]), "the other sink went on"
     if crash_in == "after the sink":
-        assert second.position == 4, "what the sink holds counts as delivered"
-        assert [(done.after, done.through) for done in second.reported] == [(NOTHING, 4)]
+        assert second.position["one"] == 4, "what the sink holds counts as delivered"
+        assert [(done.after, done.through) for done in second.reported["one"]] == [(NOTHING, 4)]
         second.deliver(bucket(7, 70))
     else:
-        assert second.position == NOTHING
+        assert second.position["one"] == NOTHING
         second.deliver(bucket(3, 30, 31), bucket(4), bucket(7, 70))
     assert rows_in(tmp_path) == [30, 31, 70]
-    chain = [(done.after, done.through) for done in second.reported]
+    chain = [(done.after, done.through) for done in second.reported["one"]]
     assert all(a[1] == b[0] for a, b in pairwise(chain))
 
 
 def test_output_of_another_run_is_not_taken_for_its_own(tmp_path: Path) -> None:
-    Attempt(tmp_path).deliver(bucket(3, 30))
-    (tmp_path / "delivery.json").unlink()
-    with pytest.raises(us.EnvironmentFailed, match="another run"):
+    Attempt(tmp_path).deliver(bucket(3, 30), to="two")
+    (tmp_path / "delivery" / "two.json").unlink()
+    with pytest.raises(us.EnvironmentFailed, match="'two' already holds results of another run"):
+        Attempt(tmp_path)
+
+
+def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    Attempt(tmp_path)
+    (tmp_path / "delivery" / "two.json").write_text('{"position": 3')
+    with pytest.raises(us.EnvironmentFailed, match=r"journal .*two\.json cannot be read"):
         Attempt(tmp_path)
 
 

@@ -137,7 +137,7 @@ def test_unknown_fields_are_refused_by_name() -> None:
         ([row(), "x"], "row 1: expected a dict"),
         ({"n": [1], "x": []}, "differ in length"),
         ({"n": 1}, "the column 'n' is 1, not a list"),
-        ([row(ts=2**62)], "outside the years 1 to 9999"),
+        ([row(ts=2**62)], "outside the years 1 to 9998"),
     ],
 )
 def test_what_are_no_rows_is_refused(rows: object, says: str) -> None:

@@ -17,7 +17,6 @@ from understudy.flow.kinds import Kind
 from understudy.runtime.ingest import file_blocks
 from understudy.runtime.ingest.ingest import Ingest
 from understudy.runtime.ingest.sources import Reader, open_reader, run_reader
-from understudy.runtime.payload import decode
 
 SCHEMA = "id bigint, word string, ts timestamp"
 
@@ -39,7 +38,7 @@ def started(kind: Kind, folder: Path) -> tuple[Ingest, Reader, list[dict[str, An
 
 
 def rows_of(buckets: list[Any]) -> list[dict[str, Any]]:
-    return [row for b in buckets if b.payload for row in decode(b.payload)["s"].to_pylist()]
+    return [row for b in buckets if b.table is not None for row in b.table.to_pylist()]
 
 
 def read_all(kind: Kind, folder: Path, crash_every: int | None = None) -> list[dict[str, Any]]:

@@ -1,116 +1,158 @@
 """Delivery: what egress received, to the sinks, once and in order.
 
-A thread takes everything that waits and delivers it as one range. Before a range is written, a small
-journal says which range it is; the sinks' own positions say afterwards whether it got there. So after a
-crash it is known exactly what was delivered, also for a range whose files were in place when the process
-died: it is recorded as delivered on the way up, and never delivered again.
+Every sink has a thread, a position and a journal of its own, so no sink waits for another. The thread takes
+everything that waits and delivers it as one range. A range that was delivered but not reported when the
+process died is reported on the way up, and never delivered again.
 
-The buckets of a partitioned flow come in parts, one of each partition that has rows. What the sinks get is
-one bucket with all of them in the canonical order, so an output file does not tell how a flow was split.
+A bucket comes in parts, one from each partition that has rows. A sink gets one bucket with all of them in the
+canonical order, so an output file does not tell how a flow was split.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.history import parts_text
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
-from understudy.runtime.payload import Part, decode, merged
-from understudy.runtime.recording import shown
+from understudy.flow.model import Sink
+from understudy.runtime.gateway.journal import DeliveredRange, Journal
+from understudy.runtime.payload import Part, decode, merged_tables, rows_and_digest
 from understudy.runtime.sinks.opening import open_writer
+
+__all__ = ["DeliveredRange", "Delivery"]
 
 log = logging.getLogger(__name__)
 
 #: A range is cut here, so that one file never holds more.
 RANGE_BYTES_MAX = 64 * 2**20
-
-
-@dataclass(frozen=True)
-class DeliveredRange:
-    """Buckets (after, through], of which these had rows: number, rows, digest."""
-
-    after: BucketId
-    through: BucketId
-    buckets: tuple[tuple[BucketId, int, str], ...]
+END_S = 30.0
 
 
 class Delivery:
-    """Delivers buckets to every sink of a flow; calls `on_delivered`, from its thread, after each range."""
+    """Delivers buckets to the sinks of a flow, each on its own.
+
+    `on_delivered` is called with the sink's name after each range, from that sink's thread.
+    """
 
     def __init__(
         self,
         flow: Flow,
         folder: Path,
-        on_delivered: Callable[[DeliveredRange], None],
+        on_delivered: Callable[[str, DeliveredRange], None],
         on_failure: Callable[[BaseException], None],
         *,
         digests: bool = True,
     ) -> None:
         """Without `digests` what is reported has none: they cost time, and only a history needs them."""
+        time_of = {name: fragment.time for name, fragment in flow.fragments.items()}
+        self._sinks = {
+            sink.name: SinkDelivery(sink, folder, time_of, on_delivered, on_failure, digests=digests)
+            for sink in flow.sinks.values()
+        }
+
+    def recover(self) -> tuple[dict[str, BucketId], list[tuple[str, DeliveredRange]]]:
+        """How far each sink is delivered, and the ranges that were delivered but not yet reported."""
+        unreported = [(name, done) for name, sink in self._sinks.items() for done in sink.recover()]
+        return {name: sink.position for name, sink in self._sinks.items()}, unreported
+
+    def start(self) -> None:
+        for sink in self._sinks.values():
+            sink.start()
+
+    def put(self, sink: str, buckets: Sequence[Bucket]) -> None:
+        """Deliver these buckets to a sink, after all that were put for it before. Never blocks.
+
+        A payload is a tuple of parts, (partition, encoded tables); None if there are no rows.
+        """
+        self._sinks[sink].put(buckets)
+
+    def end(self) -> None:
+        """Finish what was put before, then stop."""
+        deadline = time.monotonic() + END_S
+        for sink in self._sinks.values():
+            sink.stop()
+        for sink in self._sinks.values():
+            sink.join(max(0.0, deadline - time.monotonic()))
+
+
+class SinkDelivery:
+    """Delivers the buckets of one sink in a thread of its own."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        folder: Path,
+        time_of: Mapping[str, str],
+        on_delivered: Callable[[str, DeliveredRange], None],
+        on_failure: Callable[[BaseException], None],
+        *,
+        digests: bool,
+    ) -> None:
+        self._name = sink.name
+        self._input = sink.input
+        self._time_of = time_of
         self._on_delivered = on_delivered
         self._on_failure = on_failure
-        self._journal = folder / "delivery.json"
-        self._sinks = {sink.name: (sink.input, open_writer(sink, folder)) for sink in flow.sinks.values()}
-        self._time = {name: fragment.time for name, fragment in flow.fragments.items()}
         self._digests = digests
-        self._position = NOTHING
+        self._journal = Journal(folder / "delivery" / f"{sink.name}.json")
+        self._writer = open_writer(sink, folder)
         self._waiting: queue.SimpleQueue[Bucket | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="delivery", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"deliver {sink.name}", daemon=True)
+        #: Everything through this bucket is delivered.
+        self.position = NOTHING
 
-    def recover(self) -> tuple[BucketId, DeliveredRange | None]:
-        """How far everything is delivered, and the range that was delivered but not yet reported, if any."""
-        positions = {name: writer.recover() for name, (_, writer) in self._sinks.items()}
-        at_sinks = min(positions.values())
-        if not self._journal.exists():
-            self._require_fresh(positions)
-            self._write_journal(None)
-        before, intent = self._read_journal()
-        if intent is not None and intent.buckets and at_sinks >= intent.buckets[-1][0]:
-            self._position = intent.through
-            self._write_journal(None)
-            return self._position, intent
-        self._position = max(before, at_sinks)
-        return self._position, None
+    def recover(self) -> list[DeliveredRange]:
+        """Find the position. Returns the range that was delivered but not yet reported, if there is one."""
+        at_sink = self._writer.recover()
+        if not self._journal.exists:
+            self._require_fresh(at_sink)
+            self._journal.write(NOTHING, None)
+        before, intent = self._journal.read()
+        if intent is not None and intent.buckets and at_sink >= intent.buckets[-1][0]:
+            self.position = intent.through
+            self._journal.write(self.position, None)
+            return [intent]
+        self.position = max(before, at_sink)
+        return []
 
-    def _require_fresh(self, positions: Mapping[str, BucketId]) -> None:
+    def _require_fresh(self, at_sink: BucketId) -> None:
         """A new run must not take another run's output for its own."""
-        used = [name for name, position in positions.items() if position > NOTHING]
-        if used:
+        if at_sink > NOTHING:
             raise EnvironmentFailed(
-                f"The output of sink {used[0]!r} already holds results of another run. Give this run another "
-                "output folder, or move the old one away."
+                f"The output of sink {self._name!r} already holds results of another run. Give this run "
+                "another output folder, or move the old one away."
             )
 
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, bucket: Bucket) -> None:
-        """Deliver this bucket after all that were put before."""
-        self._waiting.put(bucket)
+    def put(self, buckets: Sequence[Bucket]) -> None:
+        for bucket in buckets:
+            self._waiting.put(bucket)
 
-    def end(self) -> None:
-        """Finish what was put before, then stop."""
+    def stop(self) -> None:
         self._waiting.put(None)
+
+    def join(self, timeout_s: float) -> None:
         if self._thread.is_alive():
-            self._thread.join(timeout=30)
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:
             while buckets := self._next_range():
                 self._deliver(buckets)
         except BaseException as error:
-            log.exception("delivery failed")
+            log.exception("delivery to sink %s failed", self._name)
             self._on_failure(error)
 
     def _next_range(self) -> list[Bucket]:
@@ -136,54 +178,35 @@ class Delivery:
 
     def _deliver(self, buckets: Sequence[Bucket]) -> None:
         through = buckets[-1].number
-        tables: dict[str, list[tuple[BucketId, pa.Table]]] = {name: [] for name in self._sinks}
+        tables: list[tuple[BucketId, pa.Table]] = []
         summary: list[tuple[BucketId, int, str]] = []
         for bucket in buckets:
-            if bucket.empty:
-                continue
-            streams = self._streams(bucket)
-            for name, (fragment, _) in self._sinks.items():
-                if fragment in streams:
-                    tables[name].append((bucket.number, streams[fragment]))
-            rows = sum(table.num_rows for table in streams.values())
-            summary.append(shown(bucket) if self._digests else (bucket.number, rows, ""))
-        done = DeliveredRange(self._position, through, tuple(summary))
+            if not bucket.empty:
+                table, rows, digest = self._decoded(cast("tuple[Part, ...]", bucket.payload))
+                if table is not None:
+                    tables.append((bucket.number, table))
+                summary.append((bucket.number, rows, digest))
+        done = DeliveredRange(self.position, through, tuple(summary))
         if summary:
-            self._write_journal(done)
-            for name, (_, writer) in self._sinks.items():
-                writer.deliver(tables[name], through)
-        self._position = through
-        self._write_journal(None)
-        self._on_delivered(done)
+            self._journal.write(self.position, done)
+            self._writer.deliver(tables, through)
+        self.position = through
+        self._journal.write(through, None)
+        self._on_delivered(self._name, done)
 
-    def _streams(self, bucket: Bucket) -> dict[str, pa.Table]:
-        """The rows of a bucket by the fragment that made them."""
-        if isinstance(bucket.payload, tuple):
-            return merged(cast(tuple[Part, ...], bucket.payload), self._time)
-        return decode(cast(bytes, bucket.payload))
-
-    # --- the journal -------------------------------------------------------------------------------------
-
-    def _write_journal(self, intent: DeliveredRange | None) -> None:
-        whole = {
-            "position": self._position,
-            "intent": None
-            if intent is None
-            else {"after": intent.after, "through": intent.through, "buckets": intent.buckets},
-        }
-        half = self._journal.with_suffix(".half")
-        with half.open("w") as file:
-            json.dump(whole, file)
-            file.flush()
-            os.fdatasync(file.fileno())
-        half.replace(self._journal)
-
-    def _read_journal(self) -> tuple[BucketId, DeliveredRange | None]:
-        if not self._journal.exists():
-            return NOTHING, None
-        whole = json.loads(self._journal.read_text())
-        intent = whole["intent"]
-        if intent is None:
-            return whole["position"], None
-        buckets = tuple((number, rows, text) for number, rows, text in intent["buckets"])
-        return whole["position"], DeliveredRange(intent["after"], intent["through"], buckets)
+    def _decoded(self, parts: Sequence[Part]) -> tuple[pa.Table | None, int, str]:
+        """A bucket's rows for this sink, how many there are, and the digests of its parts."""
+        pieces: list[pa.Table] = []
+        digests: dict[str, str] = {}
+        total = 0
+        for partition, payload in sorted(parts, key=lambda part: part[0]):
+            tables = decode(payload)
+            if self._input in tables:
+                pieces.append(tables[self._input])
+                total += tables[self._input].num_rows
+            if self._digests:
+                rows, digest = rows_and_digest(tables)
+                if rows:
+                    digests[str(partition)] = digest
+        table = merged_tables(self._input, pieces, self._time_of) if pieces else None
+        return table, total, parts_text(digests)

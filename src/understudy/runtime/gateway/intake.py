@@ -8,8 +8,8 @@ whole, with the reason.
 
 Readers (`Generator`, `Files`) run here as threads and push in the same way.
 
-While the ingress buffer is full nobody may push: clients wait for their answers, readers wait before they
-read.
+Every source seals, waits and is trimmed on its own. While there is no room for a source, nobody may push to
+it: its clients wait for their answers, its reader waits before it reads. Other sources go on.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from understudy.core.bucket import Bucket, BucketId
+from understudy.core.bucket import BucketId
 from understudy.core.errors import PeerError
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
+from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.ingest import Ingest
 from understudy.runtime.ingest.rows import to_table
 from understudy.runtime.ingest.sources import Reader, open_reader, run_reader
@@ -38,8 +39,6 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.02
 WAIT_S = 0.1
-#: After the last source has ended, event time goes on this far, so that every window closes.
-END_OF_STREAM_US = 366 * 24 * 3600 * 1_000_000
 
 
 def now_us() -> int:
@@ -47,28 +46,28 @@ def now_us() -> int:
 
 
 class Intake:
-    """Owns the ingest log. `on_sealed` is called with buckets in order, from one thread."""
+    """Owns the ingest log. `on_sealed` gets the buckets of each source in order, from one thread."""
 
     def __init__(
         self,
         flow: Flow,
         folder: Path,
-        on_sealed: Callable[[list[Bucket]], None],
+        on_sealed: Callable[[list[SealedBucket]], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._flow = flow
         self._on_sealed = on_sealed
         self._on_failure = on_failure
         self._ingest = Ingest(flow, folder / "log")
-        self._room = threading.Event()
-        self._room.set()
+        self._room = {name: threading.Event() for name in flow.sources}
+        for room in self._room.values():
+            room.set()
         self._stop = threading.Event()
         self._sealed = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.last_bucket: BucketId | None = None
 
-    def recover(self) -> list[Bucket]:
-        """Sealed buckets that some replica may still need, as they were before the crash."""
+    def recover(self) -> list[SealedBucket]:
+        """Buckets sealed and not trimmed, of each source in order, as they were before the crash."""
         recovered = self._ingest.recover(now_us())
         log.info("recovered %d sealed buckets from the log", len(recovered))
         return recovered
@@ -84,7 +83,10 @@ class Intake:
             if reader is not None:
                 self._start(
                     threading.Thread(
-                        target=self._read, args=(reader,), name=f"read {source.name}", daemon=True
+                        target=self._read,
+                        args=(source.name, reader),
+                        name=f"read {source.name}",
+                        daemon=True,
                     )
                 )
 
@@ -92,15 +94,16 @@ class Intake:
         self._threads.append(thread)
         thread.start()
 
-    def room(self, there_is: bool) -> None:
-        """Open or close the tap."""
+    def room(self, source: str, there_is: bool) -> None:
+        """Open or close the tap of one source."""
         if there_is:
-            self._room.set()
+            self._room[source].set()
         else:
-            self._room.clear()
+            self._room[source].clear()
 
-    def trim(self, through: BucketId) -> None:
-        self._ingest.trim(through)
+    def trim(self, source: str, through: BucketId) -> None:
+        """Buckets of this source up to that number are never needed again."""
+        self._ingest.trim(source, through)
 
     def late(self) -> dict[str, int]:
         """Late rows by source."""
@@ -112,8 +115,14 @@ class Intake:
         return self._ingest.rows_taken
 
     @property
-    def sealed_through(self) -> BucketId:
+    def sealed_through(self) -> dict[str, BucketId]:
+        """The last sealed bucket of each source; NOTHING before its first."""
         return self._ingest.sealed_through
+
+    @property
+    def last_bucket(self) -> BucketId | None:
+        """Once every source has ended, the greatest bucket with rows; NOTHING if no source ever had a row."""
+        return self._ingest.last_rows if self._ingest.ended else None
 
     @property
     def ended(self) -> bool:
@@ -126,7 +135,8 @@ class Intake:
 
     def end(self) -> None:
         self._stop.set()
-        self._room.set()
+        for room in self._room.values():
+            room.set()
         for thread in self._threads:
             thread.join(timeout=10)
         self._ingest.commit()
@@ -134,39 +144,33 @@ class Intake:
 
     # --- readers and sealing -----------------------------------------------------------------------------
 
-    def _read(self, reader: Reader) -> None:
+    def _read(self, source: str, reader: Reader) -> None:
         try:
-            run_reader(reader, self._may_push, now_us, self._stop)
+            run_reader(reader, lambda: self._may_push(source), now_us, self._stop)
         except BaseException as error:
             self._on_failure(error)
 
-    def wait_room(self, timeout_s: float) -> bool:
-        """Wait until more may be pushed; False if that takes longer, or if it is over."""
-        return self._room.wait(timeout_s) and not self._stop.is_set()
+    def wait_room(self, source: str, timeout_s: float) -> bool:
+        """Wait until more may be pushed to a source; False if that takes longer, or if it is over."""
+        return self._room[source].wait(timeout_s) and not self._stop.is_set()
 
     @property
     def ending(self) -> bool:
         return self._stop.is_set()
 
-    def _may_push(self) -> bool:
+    def _may_push(self, source: str) -> bool:
         while not self._stop.is_set():
-            if self.wait_room(WAIT_S):
+            if self.wait_room(source, WAIT_S):
                 return True
         return False
 
     def _hand_on(self) -> None:
         """Tick the clock of idle sources, and pass on what is sealed and durable."""
-        ending = False
         try:
             while not self._stop.is_set():
                 self._sealed.wait(TICK_S)
                 self._sealed.clear()
                 self._ingest.tick(now_us())
-                if self._ingest.ended and not ending:
-                    ending = True
-                    self.last_bucket = self._ingest.sealed_by_sources
-                    ahead = END_OF_STREAM_US // self._flow.bucket_us
-                    self._ingest.flush(self.last_bucket + ahead)
                 self._ingest.commit()
                 buckets = self._ingest.take()
                 if buckets:
@@ -199,32 +203,33 @@ class Intake:
             described[name] = {"schema": source.schema, "time": source.time, "last": sequence}
         return described
 
-    def take_push(self, client: str, frame: Frame) -> Frame:
-        """Take in one push, or refuse it; the answer for the client."""
+    def take_push(self, client: str, frame: Frame, wait: Callable[[str], bool]) -> Frame | None:
+        """Take in one push, or refuse it; the answer for the client.
+
+        `wait` returns when there is room for the source, or False if the client is gone: then nothing is
+        answered.
+        """
         sequence = frame.head.get("sequence")
         source_name = frame.head.get("source")
         if type(sequence) is not int or not isinstance(source_name, str) or len(frame.bodies) != 1:
             raise PeerError("a push must carry its source, its sequence number and one body of rows")
+        answered = {"source": source_name, "sequence": sequence}
         source = self._flow.sources.get(source_name)
         try:
             if source is None:
                 known = ", ".join(self._flow.sources)
                 raise UserError(f"There is no source {source_name!r} in this flow. It has: {known}.")  # noqa: TRY301
+            if not wait(source_name):
+                return None
             with pa.ipc.open_stream(frame.bodies[0]) as stream:
                 table = to_table(source, stream.read_all())
             accepted = self._ingest.push(source_name, table, client, sequence, now_us=now_us())
         except (UserError, pa.ArrowException) as problem:
-            return Frame({"kind": "refused", "sequence": sequence, "why": str(problem)})
+            return Frame({"kind": "refused", **answered, "why": str(problem)})
         self._ingest.commit(accepted.position)
         self._sealed.set()
-        return Frame(
-            {
-                "kind": "accepted",
-                "sequence": sequence,
-                "duplicate": accepted.duplicate,
-                "late": accepted.late,
-            }
-        )
+        late, duplicate = accepted.late, accepted.duplicate
+        return Frame({"kind": "accepted", **answered, "duplicate": duplicate, "late": late})
 
     def close_source(self, name: str) -> None:
         """A client says that no more rows of this source will come."""
@@ -248,17 +253,24 @@ class _ClientSession:
         channel.send(Frame({"kind": "sources", "sources": self._intake.sources_for(self._client)}))
 
     def frame(self, frame: Frame) -> None:
-        if self._channel is None:
+        channel = self._channel
+        if channel is None:
             return
         if frame.kind == "push":
-            while not self._intake.wait_room(WAIT_S):
-                # It is this side that does not read; the client is as alive as before.
-                self._channel.heard_at = time.monotonic()
-                if self._channel.closed or self._intake.ending:
-                    return
-            self._channel.send(self._intake.take_push(self._client, frame))
+            answer = self._intake.take_push(self._client, frame, self._wait_room)
+            if answer is not None:
+                channel.send(answer)
         elif frame.kind == "close":
             self._intake.close_source(str(frame.head.get("source")))
-            self._channel.send(Frame({"kind": "closed", "source": frame.head.get("source")}))
+            channel.send(Frame({"kind": "closed", "source": frame.head.get("source")}))
         else:
             raise PeerError(f"a client does not send {frame.kind!r}")
+
+    def _wait_room(self, source: str) -> bool:
+        channel = self._channel
+        while channel is not None and not channel.closed and not self._intake.ending:
+            if self._intake.wait_room(source, WAIT_S):
+                return True
+            # It is this side that does not read; the client is as alive as before.
+            channel.heard_at = time.monotonic()
+        return False

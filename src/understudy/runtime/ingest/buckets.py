@@ -1,4 +1,4 @@
-"""Cutting tables into buckets and giving a bucket its one canonical form.
+"""Cutting tables into buckets, giving a bucket its one canonical form, and the end of all buckets.
 
 Rows of a bucket are in arrival order, stable-sorted by time. Sorting stably twice changes nothing, so rows
 may be cut push by push, held, written to the log and read again: the bucket comes out the same.
@@ -7,6 +7,7 @@ may be cut push by push, held, written to the log and read again: the bucket com
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,23 @@ import pyarrow as pa
 from understudy.core.bucket import BucketId
 
 Times = npt.NDArray[np.int64]
+
+#: The year 9999 begins. Rows happen before it; the year that is left lets windows that end after it close.
+END_US = 253_370_764_800_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBucket:
+    """A sealed bucket of one source. Without a table it has no rows and only carries the boundary on."""
+
+    source: str
+    number: BucketId
+    table: pa.Table | None
+
+
+def end_bucket(width_us: int) -> BucketId:
+    """The bucket through which a source is sealed when it is closed: the same for all, after every row."""
+    return -(-END_US // width_us)
 
 
 def times_us(table: pa.Table, column: str) -> Times:

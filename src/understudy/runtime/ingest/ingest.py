@@ -1,5 +1,9 @@
 """Ingress: rows in, sealed buckets out, nothing lost and nothing twice.
 
+Every source has a rising sequence of sealed buckets of its own and is trimmed on its own; no source waits for
+another. They share one log, so that a commit syncs the disk once for all of them. A segment of the log goes
+when every source is trimmed past what the segment holds.
+
 A push is checked first, then queued in the log, then applied. It may be acknowledged once it is committed
 (`commit`), and a bucket goes out (`take`) only when every record that made it is committed: what the outside
 has seen can always be made again. After a crash, `recover` replays the log through the same code and returns
@@ -19,15 +23,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
 from understudy.flow.errors import FlowError, RowError
 from understudy.flow.flow import Flow
-from understudy.runtime.ingest.aligner import Aligned
+from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.clients import LastPush
 from understudy.runtime.ingest.frames import Record, RecordKind
 from understudy.runtime.ingest.log import Log
-from understudy.runtime.ingest.stamper import END, Stamper
+from understudy.runtime.ingest.stamper import Stamper
 from understudy.runtime.ingest.state import IngestState
 from understudy.runtime.payload import encode
 
@@ -48,26 +52,28 @@ class Ingest:
         self._flow = flow
         self._lock = Lock()
         self._state = IngestState(flow)
-        self._ready: deque[tuple[int, Bucket]] = deque()
+        self._ready: deque[tuple[int, SealedBucket]] = deque()
         self._segment_bytes_min = segment_bytes
         self._roll_at_bytes = segment_bytes
-        # For each finished segment, the last bucket that went out before its end.
-        self._segment_ends: dict[int, BucketId] = {}
-        self._trim_position = 0
+        # For each finished segment, the last bucket of each source that was sealed before its end.
+        self._segment_ends: dict[int, dict[str, BucketId]] = {}
+        # Trims whose records may not be on disk yet, and how far those go that are.
+        self._trims: deque[tuple[int, str, BucketId]] = deque()
+        self._trimmed_safely: dict[str, BucketId] = {}
         self._awake_us: int | None = None
         self._recovered = False
         #: Rows of pushes that were new, since this object was made.
         self.rows_taken = 0
         self._log = Log(folder, sync=sync)
 
-    def recover(self, now_us: int | None = None) -> list[Bucket]:
+    def recover(self, now_us: int | None = None) -> list[SealedBucket]:
         """Read the log. Returns every bucket that was sealed and not trimmed, as it was before.
 
         Silence of an idle source counts from `now_us` on (by default from the first tick): while nobody
         listened, it was not silent.
         """
         require(not self._recovered, "an ingest was recovered twice")
-        replayed: list[Aligned] = []
+        replayed: list[SealedBucket] = []
 
         def replay(segment: int, record: Record) -> None:
             if record.kind is RecordKind.STATE and segment - 1 in seen:
@@ -75,7 +81,7 @@ class Ingest:
                 require(
                     record.head == self._state.head(), f"the log's segment {segment} does not follow the last"
                 )
-                self._segment_ends[segment - 1] = self._state.aligner.emitted
+                self._segment_ends[segment - 1] = self._state.through
                 seen.add(segment)
                 return
             seen.add(segment)
@@ -86,9 +92,10 @@ class Ingest:
         if not self._log.segment:
             self._log.roll(self._state.record())
         self._roll_at_bytes = max(self._segment_bytes_min, self._log.segment_bytes)
+        self._trimmed_safely = dict(self._state.trimmed)
         self._awake_us = now_us
         self._recovered = True
-        return [_bucket(aligned) for aligned in replayed if aligned[0] > self._state.trimmed]
+        return [bucket for bucket in replayed if bucket.number > self._state.trimmed[bucket.source]]
 
     def push(
         self, source: str, table: pa.Table, client: str, sequence: int, note: Any = None, *, now_us: int
@@ -129,25 +136,21 @@ class Ingest:
                 if (boundary := self._idle_boundary(name, now_us, self._awake_us)) > stamper.through
             }
             if boundaries:
-                self._seal({"through": boundaries})
+                self._seal(boundaries)
 
     def seal_through(self, source: str, number: BucketId) -> None:
         """The outside promises that no more rows of `source` up to that bucket will come."""
         with self._lock:
-            if number > self._stamper(source).through:
-                self._seal({"through": {source: number}})
+            stamper = self._stamper(source)
+            require(number < end_bucket(self._flow.bucket_us), f"only closing {source!r} seals its end")
+            if number > stamper.through:
+                self._seal({source: number})
 
     def close_source(self, source: str) -> None:
-        """The source has ended: seal all of it, the last bucket too."""
+        """The source has ended: seal all of it, through `end_bucket`."""
         with self._lock:
             if not self._stamper(source).closed:
-                self._seal({"through": {source: END}})
-
-    def flush(self, through: BucketId) -> None:
-        """After every source has ended: one more empty bucket, whose boundary closes windows still open."""
-        with self._lock:
-            if through > self._state.aligner.emitted:
-                self._seal({"flush": through})
+                self._seal({source: end_bucket(self._flow.bucket_us)})
 
     def commit(self, position: int | None = None) -> None:
         """Return once everything up to `position` (by default everything so far) survives a crash."""
@@ -157,20 +160,24 @@ class Ingest:
                 self._roll()
             self._drop_trimmed()
 
-    def take(self) -> list[Bucket]:
-        """The buckets that were sealed since the last call, in order, as far as they are committed."""
-        out: list[Bucket] = []
+    def take(self) -> list[SealedBucket]:
+        """The buckets that were sealed since the last call, of each source in order, as far as committed."""
+        out: list[SealedBucket] = []
         with self._lock:
             while self._ready and self._ready[0][0] <= self._log.durable:
                 out.append(self._ready.popleft()[1])
         return out
 
-    def trim(self, through: BucketId) -> None:
-        """Buckets up to that number are never needed again. The log forgets them with a later commit."""
+    def trim(self, source: str, through: BucketId) -> None:
+        """Buckets of `source` up to that number are never needed again.
+
+        The log forgets them with a later commit.
+        """
         with self._lock:
-            if through > self._state.trimmed:
-                record = Record(RecordKind.TRIM, {"through": through})
-                self._trim_position = self._log.append(record)
+            self._stamper(source)
+            if through > self._state.trimmed[source]:
+                record = Record(RecordKind.TRIM, {"source": source, "through": through})
+                self._trims.append((self._log.append(record), source, through))
                 self._state.apply(record)
 
     def last(self, source: str, client: str) -> LastPush | None:
@@ -188,17 +195,17 @@ class Ingest:
     @property
     def ended(self) -> bool:
         """Every source is closed, so the last bucket with rows has been sealed."""
-        return self._state.aligner.ended
+        return all(stamper.closed for stamper in self._state.stampers.values())
 
     @property
-    def sealed_through(self) -> BucketId:
-        """The number of the last bucket that was sealed; NOTHING before the first."""
-        return self._state.aligner.emitted
+    def sealed_through(self) -> dict[str, BucketId]:
+        """The number of the last sealed bucket of each source; NOTHING before the first."""
+        return self._state.through
 
     @property
-    def sealed_by_sources(self) -> BucketId:
-        """Like `sealed_through`, but without what `flush` added: after the end, where the rows ended."""
-        return self._state.aligner.sealed
+    def last_rows(self) -> BucketId:
+        """The greatest number of a sealed bucket with rows, of any source; NOTHING before the first."""
+        return max(stamper.last_rows for stamper in self._state.stampers.values())
 
     @property
     def log_bytes(self) -> int:
@@ -232,39 +239,37 @@ class Ingest:
             if key != name and not (other.newest_us is None and self._flow.sources[key].idle_us is not None)
         ]
         slowest = min(others, default=NOTHING)
-        return slowest if slowest != END else self._state.aligner.last_held
+        # The others have ended, this source has not: it seals all their rows and not its own end.
+        return slowest if slowest < end_bucket(self._flow.bucket_us) else self.last_rows
 
-    def _seal(self, head: dict[str, Any]) -> None:
+    def _seal(self, through: dict[str, BucketId]) -> None:
         require(self._recovered, "an ingest was used before it was recovered")
-        record = Record(RecordKind.SEAL, head)
+        record = Record(RecordKind.SEAL, {"through": through})
         position = self._log.append(record)
         self._queue(position, self._state.apply(record))
 
-    def _queue(self, position: int, buckets: list[Aligned]) -> None:
-        self._ready.extend((position, _bucket(aligned)) for aligned in buckets)
+    def _queue(self, position: int, buckets: list[SealedBucket]) -> None:
+        self._ready.extend((position, bucket) for bucket in buckets)
 
     def _roll(self) -> None:
         self._log.commit()
         state = self._state.record()
-        self._segment_ends[self._log.segment] = self._state.aligner.emitted
+        self._segment_ends[self._log.segment] = self._state.through
         self._log.roll(state)
         # A segment holds at least as much news as state, or a large state would be written again and again.
         self._roll_at_bytes = max(self._segment_bytes_min, 2 * self._log.segment_bytes)
 
     def _drop_trimmed(self) -> None:
         # Only once the trim itself is on disk: a bucket must not be asked for after its segment is gone.
-        if self._log.durable < self._trim_position:
-            return
-        done = [segment for segment, end in self._segment_ends.items() if end <= self._state.trimmed]
+        while self._trims and self._trims[0][0] <= self._log.durable:
+            _, source, through = self._trims.popleft()
+            self._trimmed_safely[source] = through
+        done = [
+            segment
+            for segment, ends in self._segment_ends.items()
+            if all(end <= self._trimmed_safely[source] for source, end in ends.items())
+        ]
         if done:
             self._log.drop_through(max(done))
             for segment in done:
                 del self._segment_ends[segment]
-
-
-def _bucket(aligned: Aligned) -> Bucket:
-    number, parts = aligned
-    if not parts:
-        return Bucket(number)
-    payload = encode(parts)
-    return Bucket(number, payload, len(payload))

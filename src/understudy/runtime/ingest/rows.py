@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from understudy.flow.errors import RowError
 from understudy.flow.model import Source
 from understudy.flow.schema import TIMESTAMP
+from understudy.runtime.ingest.buckets import END_US
 
-# Years 1 to 9999: what Spark and Python can both hold.
+# The year 1: Spark and Python can both hold it.
 _TIME_MIN_US = -62_135_596_800_000_000
-_TIME_MAX_US = 253_402_300_799_999_999
 _PROBLEMS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -212,10 +212,10 @@ def _check_nulls(source: Source, table: pa.Table) -> None:
 
 def _check_times(source: Source, table: pa.Table) -> None:
     times = table.column(source.time).cast(pa.int64()).to_numpy()
-    wrong = np.flatnonzero((times < _TIME_MIN_US) | (times > _TIME_MAX_US))
+    wrong = np.flatnonzero((times < _TIME_MIN_US) | (times >= END_US))
     if len(wrong):
         index = int(wrong[0])
         raise RowError(
             f"source {source.name!r}, row {index}, field {source.time!r}: {int(times[index])} microseconds "
-            "since 1970 lie outside the years 1 to 9999. Integers are read as microseconds."
+            "since 1970 lie outside the years 1 to 9998. Integers are read as microseconds."
         )

@@ -6,7 +6,10 @@ give equal buckets. That is what lets the log hold only what arrived.
 Bucket k is sealed by the first of these:
 - a row arrives whose time is at or past the end of k plus the source's lateness;
 - an explicit boundary (`seal_through`), such as the one `idle_boundary` proposes while nothing arrives;
-- the source is closed.
+- the source is closed: then everything is sealed through `end_bucket`.
+
+What is sealed comes out in rising numbers. Where the last of them has no rows, a bucket without a table
+carries the boundary, so that nothing downstream waits for rows that do not exist.
 
 A row that belongs to a sealed bucket is late. Rows are judged against what was sealed before their push, so
 disorder inside one push is never late.
@@ -24,12 +27,7 @@ from understudy.core.errors import require
 from understudy.flow.errors import RowError
 from understudy.flow.model import Source
 from understudy.flow.schema import TIMESTAMP
-from understudy.runtime.ingest.buckets import Times, canonical, split, times_us
-
-#: The boundary of a closed source: after every bucket.
-END: BucketId = 2**62
-
-Sealed = list[tuple[BucketId, pa.Table]]
+from understudy.runtime.ingest.buckets import SealedBucket, Times, canonical, end_bucket, split, times_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +40,25 @@ class Judged:
 
 
 class Stamper:
-    """Holds the open rows of `source`. `through` is the last sealed bucket's number."""
+    """Holds the open rows of `source`.
+
+    `through` is the number of the last sealed bucket, `last_rows` that of the last one with rows.
+    """
 
     def __init__(self, source: Source, width_us: int) -> None:
         self._source = source
         self._width_us = width_us
         self._open: dict[BucketId, list[pa.Table]] = {}
+        self._end = end_bucket(width_us)
         self.through: BucketId = NOTHING
+        self.last_rows: BucketId = NOTHING
         self.newest_us: int | None = None
         self.arrival_us: int | None = None
         self.late = 0
 
     @property
     def closed(self) -> bool:
-        return self.through == END
+        return self.through >= self._end
 
     @property
     def open_rows(self) -> pa.Table:
@@ -93,7 +96,7 @@ class Stamper:
             table.set_column(at, table.schema.field(at), pa.array(times).cast(TIMESTAMP)), times, count
         )
 
-    def push(self, judged: Judged, arrival_us: int) -> Sealed:
+    def push(self, judged: Judged, arrival_us: int) -> list[SealedBucket]:
         """Take the rows in. Returns the buckets that they sealed."""
         self.late += judged.late
         if not len(judged.times):
@@ -104,17 +107,23 @@ class Stamper:
         self.arrival_us = arrival_us if self.arrival_us is None else max(self.arrival_us, arrival_us)
         return self.seal_through(self._sealed_by(self.newest_us))
 
-    def seal_through(self, number: BucketId) -> Sealed:
-        """Seal every bucket up to `number`. Returns those that have rows; nothing is ever sealed twice."""
+    def seal_through(self, number: BucketId) -> list[SealedBucket]:
+        """Seal every bucket up to `number`. Nothing is ever sealed twice."""
         if number <= self.through:
             return []
         self.through = number
+        name, time = self._source.name, self._source.time
         ripe = sorted(each for each in self._open if each <= number)
-        return [(each, canonical(self._open.pop(each), self._source.time)) for each in ripe]
+        sealed = [SealedBucket(name, each, canonical(self._open.pop(each), time)) for each in ripe]
+        if ripe:
+            self.last_rows = ripe[-1]
+        if self.last_rows != number:
+            sealed.append(SealedBucket(name, number, None))
+        return sealed
 
-    def close(self) -> Sealed:
+    def close(self) -> list[SealedBucket]:
         """The source has ended: seal everything."""
-        return self.seal_through(END)
+        return self.seal_through(self._end)
 
     def idle_boundary(self, now_us: int, awake_us: int) -> BucketId:
         """The boundary that silence justifies at `now_us`; it may be one already passed.
@@ -129,7 +138,8 @@ class Stamper:
         return self._sealed_by(self.newest_us + silent_us) if silent_us >= 0 else NOTHING
 
     def _sealed_by(self, time_us: int) -> BucketId:
-        return (time_us - self._source.lateness_us) // self._width_us - 1
+        # Only closing a source seals its end.
+        return min((time_us - self._source.lateness_us) // self._width_us, self._end) - 1
 
     def _add(self, table: pa.Table, times: Times) -> None:
         for number, rows in split(table, times, self._width_us):

@@ -4,22 +4,20 @@ Live and after a crash the same records go through the same `apply`, so the same
 that depends on a clock or on a choice is decided before, by the owner, and is in the record: an idle source's
 boundary is a SEAL record, not a timer.
 
-A STATE record holds the whole of it: positions and clients in its head, rows of open buckets and of buckets
-that wait for another source in its body. Buckets that went out are not in it; their segment is kept until
-they are trimmed.
+A STATE record holds the whole of it: positions and clients in its head, the rows of open buckets in its body.
+Sealed buckets are not in it; their segment is kept until they are trimmed.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from understudy.core.bucket import NOTHING
+from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
 from understudy.flow.errors import FlowError
 from understudy.flow.flow import Flow
 from understudy.flow.model import Source
-from understudy.runtime.ingest.aligner import Aligned, Aligner
-from understudy.runtime.ingest.buckets import canonical, split, times_us
+from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.clients import Clients
 from understudy.runtime.ingest.frames import Record, RecordKind
 from understudy.runtime.ingest.stamper import Judged, Stamper
@@ -27,87 +25,79 @@ from understudy.runtime.payload import decode, encode
 
 
 class IngestState:
-    """The stampers, the aligner and the clients of one flow."""
+    """The stampers and the clients of one flow, and how far each source is trimmed."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self.stampers = {name: Stamper(source, flow.bucket_us) for name, source in flow.sources.items()}
-        self.aligner = Aligner(flow.sources)
         self.clients = Clients()
-        self.trimmed = NOTHING
+        self.trimmed: dict[str, BucketId] = dict.fromkeys(flow.sources, NOTHING)
 
-    def apply(self, record: Record) -> list[Aligned]:
-        """Change by one record. Returns the flow's buckets that it sealed."""
+    @property
+    def through(self) -> dict[str, BucketId]:
+        """The last sealed bucket of each source."""
+        return {name: stamper.through for name, stamper in self.stampers.items()}
+
+    def apply(self, record: Record) -> list[SealedBucket]:
+        """Change by one record. Returns the buckets that it sealed."""
         head = record.head
         match record.kind:
             case RecordKind.PUSH:
                 table = decode(record.body)[head["source"]]
                 return self.take_in(head, self.stampers[head["source"]].judge(table))
             case RecordKind.SEAL:
-                return self._seal(head)
+                return self._seal(head["through"])
             case RecordKind.TRIM:
-                self.trimmed = max(self.trimmed, head["through"])
+                self.trimmed[head["source"]] = max(self.trimmed[head["source"]], head["through"])
                 return []
             case RecordKind.STATE:
                 self._restore(record)
                 return []
 
-    def take_in(self, head: dict[str, Any], judged: Judged) -> list[Aligned]:
+    def take_in(self, head: dict[str, Any], judged: Judged) -> list[SealedBucket]:
         """Change by a PUSH record whose rows were judged already."""
         source = head["source"]
-        stamper = self.stampers[source]
-        sealed = stamper.push(judged, head["arrival_us"])
         self.clients.record(source, head["client"], head["sequence"], head["note"])
-        return self.aligner.add(source, sealed, stamper.through)
+        return self.stampers[source].push(judged, head["arrival_us"])
 
-    def _seal(self, head: dict[str, Any]) -> list[Aligned]:
-        out: list[Aligned] = []
-        for name, through in head.get("through", {}).items():
-            stamper = self.stampers[name]
-            out += self.aligner.add(name, stamper.seal_through(through), stamper.through)
-        if "flush" in head:
-            out += self.aligner.flush(head["flush"])
-        return out
+    def _seal(self, through: dict[str, BucketId]) -> list[SealedBucket]:
+        return [
+            bucket for name, number in through.items() for bucket in self.stampers[name].seal_through(number)
+        ]
 
     def record(self) -> Record:
         """All of it, as the record that opens a segment."""
-        tables = {f"open {name}": stamper.open_rows for name, stamper in self.stampers.items()}
-        for name in self.stampers:
-            held = self.aligner.held_rows(name)
-            if held is not None:
-                tables[f"held {name}"] = held
+        tables = {name: stamper.open_rows for name, stamper in self.stampers.items()}
         return Record(RecordKind.STATE, self.head(), encode(tables))
 
     def head(self) -> dict[str, Any]:
         return {
             "flow": _identity(self._flow),
             "sources": {
-                name: [stamper.through, stamper.newest_us, stamper.arrival_us, stamper.late]
+                name: {
+                    "through": stamper.through,
+                    "last_rows": stamper.last_rows,
+                    "newest_us": stamper.newest_us,
+                    "arrival_us": stamper.arrival_us,
+                    "late": stamper.late,
+                    "trimmed": self.trimmed[name],
+                }
                 for name, stamper in self.stampers.items()
             },
             "clients": self.clients.state(),
-            "emitted": self.aligner.emitted,
-            "sealed": self.aligner.sealed,
-            "trimmed": self.trimmed,
         }
 
     def _restore(self, record: Record) -> None:
         _require_same_flow(self._flow, record.head["flow"])
         tables = decode(record.body)
         require(set(record.head["sources"]) == set(self.stampers), "a state lacks a source of its flow")
-        self.aligner.emitted, self.aligner.sealed = record.head["emitted"], record.head["sealed"]
         for name, stamper in self.stampers.items():
-            stamper.through, stamper.newest_us, stamper.arrival_us, stamper.late = record.head["sources"][
-                name
-            ]
-            stamper.hold(tables[f"open {name}"])
-            held = tables.get(f"held {name}")
-            time = self._flow.sources[name].time
-            cut = [] if held is None else split(held, times_us(held, time), self._flow.bucket_us)
-            sealed = [(number, canonical([rows], time)) for number, rows in cut]
-            self.aligner.hold(name, sealed, stamper.through)
+            facts = record.head["sources"][name]
+            stamper.through, stamper.last_rows = facts["through"], facts["last_rows"]
+            stamper.newest_us, stamper.arrival_us = facts["newest_us"], facts["arrival_us"]
+            stamper.late, self.trimmed[name] = facts["late"], facts["trimmed"]
+            stamper.hold(tables[name])
         self.clients.restore(record.head["clients"])
-        self.trimmed = record.head["trimmed"]
 
 
 def _identity(flow: Flow) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""The journal of one sink's deliveries: the position, and the range that is under way.
+
+Before a range is written the journal says which range it is; the sink's own position says afterwards whether
+it got there. So after a crash it is known exactly what was delivered, also for a range whose rows were in
+place when the process died.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy.core.bucket import NOTHING, BucketId
+from understudy.flow.errors import EnvironmentFailed
+
+
+@dataclass(frozen=True)
+class DeliveredRange:
+    """Buckets (after, through], of which these had rows: number, rows, digest."""
+
+    after: BucketId
+    through: BucketId
+    buckets: tuple[tuple[BucketId, int, str], ...]
+
+
+class Journal:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @property
+    def exists(self) -> bool:
+        return self._file.exists()
+
+    def write(self, position: BucketId, intent: DeliveredRange | None) -> None:
+        """Keep this, on disk when it returns, in place of what was kept before."""
+        range_ = None
+        if intent is not None:
+            range_ = {"after": intent.after, "through": intent.through, "buckets": intent.buckets}
+        half = self._file.with_suffix(".half")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with half.open("w") as file:
+                json.dump({"position": position, "intent": range_}, file)
+                file.flush()
+                os.fdatasync(file.fileno())
+            half.replace(self._file)
+        except OSError as problem:
+            raise EnvironmentFailed(
+                f"The delivery journal {self._file} cannot be written: {problem}. Free or repair the disk."
+            ) from problem
+
+    def read(self) -> tuple[BucketId, DeliveredRange | None]:
+        """The position and the intent that were written last."""
+        if not self._file.exists():
+            return NOTHING, None
+        try:
+            whole = json.loads(self._file.read_text())
+            intent = whole["intent"]
+            if intent is None:
+                return int(whole["position"]), None
+            buckets = tuple((int(number), int(rows), str(text)) for number, rows, text in intent["buckets"])
+            range_ = DeliveredRange(int(intent["after"]), int(intent["through"]), buckets)
+            return int(whole["position"]), range_
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise EnvironmentFailed(
+                f"The delivery journal {self._file} cannot be read: {problem}. Restore it from a copy, or "
+                "start the run in a new folder."
+            ) from problem
