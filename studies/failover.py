@@ -36,7 +36,7 @@ from harness import (
     steady,
     traffic_run,
 )
-from understudy.runtime.local import signal_tree
+from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.trial import Trial
 
 mpl.use("Agg")

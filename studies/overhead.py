@@ -35,7 +35,7 @@ from harness import (
     total_mb,
     traffic_run,
 )
-from understudy.runtime.local import signal_tree
+from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.trial import Trial
 
 BUCKET_US = 100_000
