@@ -49,8 +49,8 @@ def _asked(settings: RunSettings) -> dict[str, Any]:
         if failed.exists():
             raise EnvironmentFailed(
                 f"The gateway of run {settings.run} in {settings.folder} failed: "
-                f"{failed.read_text().strip()} While `understudy run` goes on, it is started again and again, "
-                "and the nodes keep their state."
+                f"{failed.read_text().strip()} While `understudy run` goes on, it is started again and "
+                "again, and the nodes keep their state."
             ) from None
         raise EnvironmentFailed(
             f"Run {settings.run} in {settings.folder} has ended, or is just starting. {problem} "

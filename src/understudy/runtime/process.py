@@ -9,8 +9,8 @@ that leaves any thread is such a failure: a process without one of its threads w
 
 **An end never waits for others.** ZooKeeper, a peer or Spark may never answer again. So from the moment an
 end is asked for, the process has `END_TIMEOUT_S`; after that it leaves as it is, exit code 75. Everything it
-keeps on disk can take that, as it can take a SIGKILL. Processes that it started are killed with it: a JVM ends
-with its owner's pipe, but one that is still starting does not look at it yet.
+keeps on disk can take that, as it can take a SIGKILL. Processes that it started are killed with it: a JVM
+ends with its owner's pipe, but one that is still starting does not look at it yet.
 
 **Signals are heard by a thread.** A handler runs between two instructions of the main thread, which may hold
 the very lock that the handler needs. So the signal only writes a byte to a pipe.
@@ -87,7 +87,12 @@ class Ending:
 
 
 def run_process(
-    name: str, settings: RunSettings, body: Callable[[Ending], None], *, with_parent: bool = False
+    name: str,
+    settings: RunSettings,
+    body: Callable[[Ending], None],
+    *,
+    with_parent: bool = False,
+    end_timeout_s: float = END_TIMEOUT_S,
 ) -> int:
     """Run `body` as the main thread of this process; returns the exit code, or leaves if that takes too long.
 
@@ -99,7 +104,10 @@ def run_process(
         _listen(ending, with_parent)
         threading.excepthook = lambda thread: _thread_failed(ending, thread)
         threading.Thread(
-            target=_leave_when_overdue, args=(name, settings, ending, over), name="deadline", daemon=True
+            target=_leave_when_overdue,
+            args=(name, settings, ending, over, end_timeout_s),
+            name="deadline",
+            daemon=True,
         ).start()
         failure_file(settings.path, name).unlink(missing_ok=True)
         log.info("%s begins, process %d", name, os.getpid())
@@ -115,7 +123,7 @@ def run_process(
 
 
 def leave_at_once(code: int) -> None:
-    """End this process, and all that it started, without waiting for threads that Flight or Spark may hold."""
+    """End this process and all that it started, without waiting for threads that Flight or Spark hold."""
     try:
         # Each of these may fail on a full disk, which must not keep the process alive.
         for last in (kill_descendants, logging.shutdown, sys.stdout.flush, sys.stderr.flush):
@@ -144,13 +152,13 @@ def _ask_when_told(ending: Ending, sources: list[int]) -> None:
             return
 
 
-def _leave_when_overdue(name: str, settings: RunSettings, ending: Ending, over: threading.Event) -> None:
+def _leave_when_overdue(
+    name: str, settings: RunSettings, ending: Ending, over: threading.Event, timeout_s: float
+) -> None:
     ending.wait()
-    if over.wait(END_TIMEOUT_S):
+    if over.wait(timeout_s):
         return
-    log.warning(
-        "%s did not end within %g s and leaves as it is; %s", name, END_TIMEOUT_S, _where_main_waits()
-    )
+    log.warning("%s did not end within %g s and leaves as it is; %s", name, timeout_s, _main_thread_at())
     code = OVERDUE_EXIT_CODE
     try:
         ending.on_overdue()
@@ -160,7 +168,7 @@ def _leave_when_overdue(name: str, settings: RunSettings, ending: Ending, over: 
         leave_at_once(code)
 
 
-def _where_main_waits() -> str:
+def _main_thread_at() -> str:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack = traceback.extract_stack(frame)[-3:] if frame is not None else []
     return "it was at " + " < ".join(f"{Path(s.filename).name}:{s.lineno} {s.name}" for s in reversed(stack))
