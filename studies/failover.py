@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from itertools import pairwise
@@ -25,7 +22,6 @@ from pathlib import Path
 import matplotlib as mpl
 
 from harness import (
-    HERE,
     RESULTS,
     compare_with_truth,
     deliveries,
@@ -33,10 +29,11 @@ from harness import (
     save,
     say,
     silence_around,
+    start_plain,
     steady,
     traffic_run,
 )
-from understudy.runtime.local import signal_tree
+from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.trial import Trial
 
 mpl.use("Agg")
@@ -86,16 +83,6 @@ def pair(kills: int) -> dict[str, object]:
 
 def plain(restarts: int, *options: str) -> dict[str, object]:
     folder = Path(tempfile.mkdtemp(prefix="understudy-plain-"))
-    log = (folder / "log").open("ab")
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, str(HERE / "plain.py"), str(folder), *options],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=dict(os.environ),
-        )
 
     def outputs() -> list[int]:
         file = folder / "outputs.jsonl"
@@ -110,7 +97,7 @@ def plain(restarts: int, *options: str) -> dict[str, object]:
             time.sleep(0.2)
 
     harms: list[int] = []
-    process = start()
+    process = start_plain(folder, *options)
     try:
         for turn in range(1, restarts + 1):
             wait_for(len(outputs()) + 30)
@@ -119,13 +106,12 @@ def plain(restarts: int, *options: str) -> dict[str, object]:
             harms.append(time.time_ns() // 1_000)
             signal_tree(process.pid, signal.SIGKILL)
             process.wait()
-            process = start()
+            process = start_plain(folder, *options)
             wait_for(len(outputs()) + 1)
         wait_for(len(outputs()) + 30)
     finally:
         signal_tree(process.pid, signal.SIGKILL)
         process.wait()
-        log.close()
     times = outputs()
     silences = [silence_around(times, at) for at in harms]
     normal = intervals(times, harms)

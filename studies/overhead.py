@@ -15,15 +15,12 @@ import argparse
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from harness import (
-    HERE,
     compare_with_truth,
     deliveries,
     memory_of,
@@ -31,11 +28,12 @@ from harness import (
     save,
     say,
     shared_mb,
+    start_plain,
     steady,
     total_mb,
     traffic_run,
 )
-from understudy.runtime.local import signal_tree
+from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.trial import Trial
 
 BUCKET_US = 100_000
@@ -57,13 +55,7 @@ class Plain:
 
     def __init__(self, rows: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="understudy-plain-"))
-        self._log = (self.folder / "log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "plain.py"), str(self.folder), "--rows", str(rows)],
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
+        self.process = start_plain(self.folder, "--rows", str(rows))
 
     def outputs(self) -> list[dict[str, int]]:
         file = self.folder / "outputs.jsonl"
@@ -79,7 +71,6 @@ class Plain:
     def end(self) -> None:
         signal_tree(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._log.close()
         remove(self.folder)
 
 

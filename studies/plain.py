@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 import traffic
 from understudy.engine.jvm import start_jvm
 from understudy.engine.session import session
+from understudy.runtime.process import leave_at_once
 
 BATCH_ROWS_MAX = 500_000
 
@@ -119,6 +121,12 @@ def as_shipped(heap_mb: int, folder: Path) -> SparkSession:
     )
 
 
+def leave_with_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    leave_at_once(0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -127,7 +135,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=-1)
     parser.add_argument("--heap", type=int, default=640)
     parser.add_argument("--as-shipped", action="store_true", help="Spark's own settings, no start-up cache")
+    parser.add_argument("--with-parent", action="store_true", help="end when standard input closes")
     arguments = parser.parse_args()
+    if arguments.with_parent:
+        threading.Thread(target=leave_with_parent, daemon=True).start()
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "out").mkdir(exist_ok=True)

@@ -31,7 +31,8 @@ from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
 from understudy.flow.policy import policy_named
-from understudy.runtime.local import LocalRun, end_descendants
+from understudy.runtime.local import LocalRun
+from understudy.runtime.process_tree import end_descendants
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.sinks.reading import read_output
 from understudy.runtime.trial import Finished

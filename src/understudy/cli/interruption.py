@@ -1,11 +1,16 @@
 """Ctrl-C and SIGTERM as something to look at, not an exception that may hit anywhere.
 
 A command that has started processes must end them in good order, whatever the user does meanwhile. While an
-`Interruption` is entered, both signals only set a flag, also when they come again.
+`Interruption` is entered, both signals only set a flag, also when they come again. The command then has
+`END_TIMEOUT_S` to leave; after that it is ended hard, with all that it started.
+
+The handler only writes to a pipe: it runs between two instructions of the main thread, which may hold the
+flag's own lock. A thread reads the pipe and sets the flag.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
@@ -13,20 +18,28 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
+from understudy.runtime.process import leave_at_once
+
 T = TypeVar("T")
+
+#: How long a command may take to end what it started, once it was asked to.
+END_TIMEOUT_S = 9.0
 
 
 class Interrupted(Exception):
-    """Somebody has asked to end."""
+    """The user has asked to end."""
 
 
 class Interruption:
     """Enter it on the main thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, end_timeout_s: float = END_TIMEOUT_S) -> None:
+        self._end_timeout_s = end_timeout_s
         self._event = threading.Event()
+        self._over = threading.Event()
         self._former: dict[signal.Signals, Any] = {}
-        self._number = signal.SIGINT
+        self._number: signal.Signals | None = None
+        self._reading, self._writing = -1, -1
 
     @property
     def asked(self) -> bool:
@@ -35,17 +48,17 @@ class Interruption:
     @property
     def exit_code(self) -> int:
         """What a shell expects of a command that a signal ended: 130 for Ctrl-C."""
-        return 128 + self._number
+        return 128 + (self._number or signal.SIGINT)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait that long, or until somebody asked to end; whether somebody did."""
+        """Wait that long, or until the user asks to end; whether that was asked."""
         return self._event.wait(timeout_s)
 
     def unless(self, work: Callable[[], T]) -> T:
         """The result of work that cannot look at the flag itself, done by a thread of its own.
 
-        Raises `Interrupted` as soon as somebody asks to end. The thread is then left to itself; whoever asked
-        for the work ends what it started.
+        Raises `Interrupted` as soon as the user asks to end. The thread is then left to itself; the caller
+        ends what it started.
         """
         done: queue.SimpleQueue[T | BaseException] = queue.SimpleQueue()
 
@@ -67,6 +80,8 @@ class Interruption:
         raise Interrupted
 
     def __enter__(self) -> Interruption:
+        self._reading, self._writing = os.pipe()
+        threading.Thread(target=self._follow, name="interruption", daemon=True).start()
         for number in (signal.SIGINT, signal.SIGTERM):
             self._former[number] = signal.signal(number, self._handle)
         return self
@@ -74,8 +89,19 @@ class Interruption:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
+        self._over.set()
+        # The thread reads to the end of the pipe and closes its own side.
+        os.close(self._writing)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if not self._event.is_set():
+        if self._number is None:
             self._number = signal.Signals(number)
-        self._event.set()
+            os.write(self._writing, b"!")
+
+    def _follow(self) -> None:
+        asked = os.read(self._reading, 1)
+        os.close(self._reading)
+        if asked:
+            self._event.set()
+            if not self._over.wait(self._end_timeout_s):
+                leave_at_once(self.exit_code)

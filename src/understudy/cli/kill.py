@@ -18,7 +18,7 @@ from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.policy import policy_named
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.controllers import view_type_of
-from understudy.runtime.local import signal_tree
+from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import status_of
 

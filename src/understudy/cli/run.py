@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.cli.folders import fresh_folder, log_into, outputs, require_empty_outputs
-from understudy.cli.interruption import Interruption
+from understudy.cli.interruption import Interrupted, Interruption
 from understudy.cli.picture import figures, node_lines
 from understudy.cli.view import View, view_for
 from understudy.flow.errors import UserError
@@ -25,6 +25,7 @@ from understudy.runtime.coordination.controllers import view_type_of
 from understudy.runtime.coordination.server import require_free_port
 from understudy.runtime.gateway.process import FACT
 from understudy.runtime.local import LocalRun
+from understudy.runtime.process_tree import end_descendants
 from understudy.runtime.settings import RunSettings
 
 LOST = 1
@@ -57,9 +58,14 @@ def execute(arguments: Namespace) -> int:
     title = f"{flow.name}, policy {policy.name}"
     with Interruption() as interruption, view_for(title, plain=arguments.plain) as view:
         view.say(f"run folder {folder}")
-        with _local_run(settings, nodes, standby, view) as run:
-            code = _looked_after(run, view, interruption, arguments.seconds)
-            view.say("ending every process")
+        try:
+            with interruption.unless(lambda: _local_run(settings, nodes, standby, view)) as run:
+                code = _looked_after(run, view, interruption, arguments.seconds)
+                view.say("ending every process")
+        except Interrupted:
+            end_descendants()
+            view.say("asked to end")
+            code = interruption.exit_code
     _say_where(flow, settings)
     return code
 
@@ -105,7 +111,8 @@ def _looked_after(run: LocalRun, view: View, interruption: Interruption, seconds
     """Keep the run going until it ends, one way or another; the exit code."""
     # Connected first: a ZooKeeper that does not answer is told before anything else starts.
     view_type = view_type_of(run.settings.policy)
-    with Coordination(run.settings.zookeeper, run.settings.run, view_type=view_type) as coordination:
+    address, name = run.settings.zookeeper, run.settings.run
+    with interruption.unless(lambda: Coordination(address, name, view_type=view_type)) as coordination:
         _require_new_name(coordination)
         log_into(run.settings)
         run.start()
@@ -147,6 +154,8 @@ class _Shown:
         self._coordination = coordination
         self._recent: list[dict[str, Any]] = []
         self._incarnations: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
+        self._controller: str | None = None
         self._gateway = _Presence(view, "the gateway does not answer", "the gateway answers again")
         self._zookeeper = _Presence(
             view,
@@ -156,6 +165,7 @@ class _Shown:
 
     def update(self, status: dict[str, Any] | None) -> None:
         self._tell_restarts()
+        self._tell_setbacks(status)
         self._zookeeper.note(self._coordination.session.connected)
         if status is not None:
             self._recent.append(status)
@@ -174,6 +184,18 @@ class _Shown:
             if child.incarnation > self._incarnations.get(name, 1):
                 self._view.say(f"{name} died and was started again")
             self._incarnations[name] = child.incarnation
+
+    def _tell_setbacks(self, status: dict[str, Any] | None) -> None:
+        children = self._run.children
+        for name, text in self._run.setbacks.items():
+            if self._failures.get(name) != children[name].failures:
+                self._view.say(text)
+                self._failures[name] = children[name].failures
+        failure = status and status.get("controller")
+        if failure and failure != self._controller:
+            self._view.say(f"the gateway gave up leading for a while, another process may lead: {failure}")
+        if status is not None:
+            self._controller = failure or None
 
 
 class _Presence:

@@ -18,7 +18,8 @@ from typing import Any
 import psutil
 
 from understudy.cli.interruption import Interrupted, Interruption
-from understudy.runtime.local import LocalRun, memory_mb
+from understudy.runtime.local import LocalRun
+from understudy.runtime.process_tree import memory_mb
 from understudy.runtime.status import is_partitioned, started_as
 from understudy.runtime.trial import Trial, all_active, ready_processes
 

@@ -9,7 +9,7 @@ from typing import Any
 from understudy.cli.folders import existing_folder
 from understudy.cli.picture import LEGEND, figures, node_lines
 from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.process import finished_file
+from understudy.runtime.process import failure_file, finished_file
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import is_partitioned, status_of
 
@@ -44,6 +44,13 @@ def _asked(settings: RunSettings) -> dict[str, Any]:
             raise EnvironmentFailed(
                 f"Run {settings.run} in {settings.folder} has finished: every source has ended and "
                 "everything is delivered."
+            ) from None
+        failed = failure_file(settings.path, "gateway")
+        if failed.exists():
+            raise EnvironmentFailed(
+                f"The gateway of run {settings.run} in {settings.folder} failed: "
+                f"{failed.read_text().strip()} While `understudy run` goes on, it is started again and "
+                "again, and the nodes keep their state."
             ) from None
         raise EnvironmentFailed(
             f"Run {settings.run} in {settings.folder} has ended, or is just starting. {problem} "

@@ -2,8 +2,13 @@
 
 Each process is started in a session of its own, so that Ctrl-C reaches only the one that started them,
 which then ends them in good order. Each holds the reading end of a pipe from its parent and ends when that
-closes, whatever happens to that. A gateway that dies is started again. A node that dies is started again as
-a standby if `respawn` is on.
+closes, however the parent ended.
+
+A gateway that dies is started again. A node that dies is started again as a standby if `respawn` is on. One
+that fails is tried again and again, after pauses that grow to `RETRY_PAUSE_S_MAX`: the nodes hold the state
+of the flow in their memory, and a full disk or an absent ZooKeeper may come back. Only two kinds of failure
+end the run: one before all of its places could be filled, when there is nothing to lose, and the user's
+mistake in a process that had come up, which every other process would make as well.
 """
 
 from __future__ import annotations
@@ -16,12 +21,9 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from understudy.engine.jvm import sweep
 from understudy.flow.errors import EnvironmentFailed, UserError
@@ -29,20 +31,28 @@ from understudy.flow.loading import load
 from understudy.flow.policy import policy_named
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.partitioning import topology_of
-from understudy.runtime.process import failure_file, finished_file, ready_file
+from understudy.runtime.process import END_TIMEOUT_S, failure_file, finished_file, ready_file
+from understudy.runtime.process_tree import family, signal_all, signal_tree
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import status_of
 
 log = logging.getLogger(__name__)
 
-STOP_TIMEOUT_S = 20.0
+#: A little more than a process takes at most.
+STOP_TIMEOUT_S = END_TIMEOUT_S + 1.0
 STATUS_TIMEOUT_S = 2.0
 #: With more nodes than this for each core, Java's optimising compiler costs more than it brings.
 NODES_PER_CORE_MAX = 2
 #: A process is not started again sooner than this after its last start.
 RESPAWN_PAUSE_S = 1.0
-#: A node that was started again this often and fails to come up will not come up.
-QUICK_FAILURES_MAX = 5
+#: The pause before a process that failed is started again: it doubles from the first to the second of these.
+RETRY_PAUSE_S = 1.0
+RETRY_PAUSE_S_MAX = 30.0
+#: A process that worked for so long before it failed has failed for the first time.
+WORKED_S = 60.0
+
+#: Lets processes go on when its standard input closes.
+WAKER = 'read -r _; kill -CONT "$@" 2>/dev/null'
 
 
 @dataclass
@@ -54,10 +64,19 @@ class Child:
     process: subprocess.Popen[bytes]
     incarnation: int = 1
     started_at: float = field(default_factory=time.monotonic)
+    #: How often in a row it failed, this time included once it was noticed.
+    failures: int = 0
+    #: When it is to be started again, once its end was noticed.
+    again_at: float | None = None
 
     @property
     def running(self) -> bool:
         return self.process.poll() is None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by itself and not in good order. One that was killed has not failed."""
+        return (self.process.poll() or 0) > 0
 
 
 class LocalRun:
@@ -74,12 +93,14 @@ class LocalRun:
     ) -> None:
         self.settings = suited(settings, nodes + standby)
         self.node_names = [f"node-{number}" for number in range(1, nodes + standby + 1)]
+        self._places = nodes
+        self._begun = False
         self._respawn = respawn
+        self._wakers: list[subprocess.Popen[bytes]] = []
         self.zookeeper = zookeeper
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
         self._ending = False
-        self.failure: Exception | None = None
 
     @classmethod
     def on_own_zookeeper(
@@ -89,7 +110,11 @@ class LocalRun:
         server = ZooKeeperServer(settings.path / "zookeeper")
         server.start()
         settings = replace(settings, zookeeper=server.address)
-        return cls(settings, nodes=nodes, standby=standby, respawn=respawn, zookeeper=server)
+        try:
+            return cls(settings, nodes=nodes, standby=standby, respawn=respawn, zookeeper=server)
+        except BaseException:
+            server.stop()
+            raise
 
     def start(self) -> None:
         if not self.settings.gateway_port:
@@ -128,10 +153,23 @@ class LocalRun:
         for child in self.children.values():
             if child.running or self.finished:
                 continue
-            if self._is_everybodys(child):
+            if self._ends_the_run(child):
                 self._raise_failure(child)
             if child.name == "gateway" or self._respawn:
-                self._restart(child)
+                self._restart_when_due(child)
+
+    @property
+    def setbacks(self) -> dict[str, str]:
+        """What to tell of processes that failed and wait to be started again, by name."""
+        told = {}
+        for child in self.children.values():
+            if child.again_at is not None and child.failed:
+                wait_s = max(0.0, child.again_at - time.monotonic())
+                told[child.name] = (
+                    f"{child.name} failed, {_times(child.failures)} in a row, and is started again in "
+                    f"{wait_s:.0f} s; the other processes go on and keep their state. {self._why(child)}"
+                )
+        return told
 
     @property
     def finished(self) -> bool:
@@ -139,29 +177,39 @@ class LocalRun:
         child = self._children.get("gateway")
         return child is not None and not child.running and finished_file(self.settings.path).exists()
 
-    def _is_everybodys(self, child: Child) -> bool:
-        """Whether a failure would hit every process alike, so that going on or starting again is no use.
+    def _came_up(self, name: str) -> bool:
+        return ready_file(self.settings.path, name).exists()
 
-        A flow that is wrong is wrong everywhere, and so is what keeps a gateway or a first start from coming
-        up. A node that fails later, because its Java or its disk gave up, is only dead.
-        """
-        if child.process.returncode in (0, UserError.exit_code) or child.name == "gateway":
+    def _has_begun(self) -> bool:
+        """Whether every place could be filled at some time, so that there is state to lose."""
+        ready = sum(self._came_up(name) for name in self.node_names)
+        self._begun = self._begun or (self._came_up("gateway") and ready >= self._places)
+        return self._begun
+
+    def _ends_the_run(self, child: Child) -> bool:
+        if not child.failed:
+            return False
+        if child.process.returncode == UserError.exit_code and self._came_up(child.name):
             return True
-        came_up = ready_file(self.settings.path, child.name).exists()
-        return not came_up and (child.incarnation == 1 or child.incarnation > QUICK_FAILURES_MAX)
+        return not self._has_begun()
 
     def _raise_failure(self, child: Child) -> None:
-        file = failure_file(self.settings.path, child.name)
-        if child.process.returncode is None or child.process.returncode <= 0 or not file.exists():
-            return
-        text = file.read_text().strip()
         kind = UserError if child.process.returncode == UserError.exit_code else EnvironmentFailed
-        raise kind(f"{child.name} failed: {text}")
+        raise kind(f"{child.name} failed: {self._why(child)}")
+
+    def _why(self, child: Child) -> str:
+        file = failure_file(self.settings.path, child.name)
+        if file.exists():
+            return file.read_text().strip()
+        return f"It left no word (exit code {child.process.returncode}); see {self.settings.path / 'logs'}."
 
     # --- doing -------------------------------------------------------------------------------------------
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a process and everything it started, as the loss of its host would."""
+        if number is signal.SIGSTOP:
+            # Stopped, it would not notice that this process is gone, and stay for ever.
+            self._wakers.append(_waker([process.pid for process in family(self.pid(name))]))
         signal_tree(self.pid(name), number)
 
     def restart(self, name: str) -> None:
@@ -176,7 +224,7 @@ class LocalRun:
         self._ending = True
         children = list(self.children.values())
         running = [child for child in children if child.running]
-        families = [member for child in running for member in _family(child.process.pid)[1:]]
+        families = [member for child in running for member in family(child.process.pid)[1:]]
         for child in children:
             if child.running:
                 signal_tree(child.process.pid, signal.SIGCONT)
@@ -190,7 +238,9 @@ class LocalRun:
                 signal_tree(child.process.pid, signal.SIGKILL)
                 child.process.wait()
         # A Java ends when it notices that its node is gone. One that is still starting takes a while to.
-        _signal(families, signal.SIGKILL)
+        signal_all(families, signal.SIGKILL)
+        for waker in self._wakers:
+            waker.communicate()
         if self.zookeeper is not None:
             self.zookeeper.stop()
         sweep()
@@ -201,15 +251,26 @@ class LocalRun:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _restart_when_due(self, child: Child) -> None:
+        now_s = time.monotonic()
+        if child.again_at is None:
+            worked = self._came_up(child.name) and now_s - child.started_at > WORKED_S
+            child.failures = 0 if not child.failed else 1 if worked else child.failures + 1
+            child.again_at = now_s + _retry_pause_s(child.failures)
+            if child.failed:
+                log.warning("%s", self.setbacks[child.name])
+        if now_s >= child.again_at:
+            self._restart(child)
+
     def _restart(self, child: Child) -> None:
         since_s = time.monotonic() - child.started_at
         if since_s < RESPAWN_PAUSE_S:
             time.sleep(RESPAWN_PAUSE_S - since_s)
         incarnation = child.incarnation + 1
         log.info("starting %s again, incarnation %d", child.name, incarnation)
-        self._start(child.name, child.command, incarnation)
+        self._start(child.name, child.command, incarnation, child.failures)
 
-    def _start(self, name: str, command: list[str], incarnation: int = 1) -> None:
+    def _start(self, name: str, command: list[str], incarnation: int = 1, failures: int = 0) -> None:
         # A fenced node starts over by itself and counts up; keep clear of those names.
         numbered = [] if name == "gateway" else ["--incarnation", str(1 + (incarnation - 1) * 1000)]
         out = self.settings.log_file(f"{name}.out")
@@ -224,7 +285,7 @@ class LocalRun:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         with self._lock:
-            self._children[name] = Child(name, command, process, incarnation)
+            self._children[name] = Child(name, command, process, incarnation, failures=failures)
 
 
 def suited(settings: RunSettings, nodes: int) -> RunSettings:
@@ -244,41 +305,18 @@ def _free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def signal_tree(pid: int, number: signal.Signals) -> None:
-    """Signal a process and all its descendants; the process first, so that it starts no more."""
-    _signal(_family(pid), number)
+def _retry_pause_s(failures: int) -> float:
+    """How long to wait after so many failures in a row; a process that was killed has not failed."""
+    return 0.0 if failures == 0 else min(RETRY_PAUSE_S * 2 ** min(failures - 1, 10), RETRY_PAUSE_S_MAX)
 
 
-def end_descendants() -> None:
-    """Kill whatever this process has started, directly or not, and still runs."""
-    left = _family(os.getpid())[1:]
-    _signal(left, signal.SIGKILL)
-    psutil.wait_procs(left, timeout=STOP_TIMEOUT_S)
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    """A process and all its descendants; none if it is gone."""
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
-
-
-def memory_mb(pid: int) -> dict[str, float]:
-    """Resident memory of a process and its descendants by kind: python, java."""
-    total: dict[str, float] = {}
-    for member in _family(pid):
-        with suppress(psutil.NoSuchProcess):
-            kind = "java" if "java" in member.name() else "python"
-            total[kind] = total.get(kind, 0.0) + member.memory_info().rss / 2**20
-    return total
+def _waker(pids: list[int]) -> subprocess.Popen[bytes]:
+    command = ["/bin/sh", "-c", WAKER, "waker", *map(str, pids)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def new_run_folder(base: Path, flow_name: str) -> Path:

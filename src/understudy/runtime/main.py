@@ -66,9 +66,12 @@ def _node(settings: RunSettings, name: str, incarnation: int, ending: Ending) ->
         if ending.asked:
             return
     if made:
-        made[0].run()
-        if made[0].fenced is not None:
-            made[0].start_over()
+        node = made[0]
+        # Fenced, it comes back empty in any case, so a clean end is not worth more than its return.
+        ending.on_overdue = lambda: node.start_over() if node.fenced is not None else None
+        node.run()
+        if node.fenced is not None:
+            node.start_over()
 
 
 if __name__ == "__main__":

@@ -1,29 +1,44 @@
-"""What every process of a run does around its work: a log file, orderly ends, and errors that a person can
-read.
+"""What every process of a run does around its work: a log file, an end in bounded time, and errors that a
+person can read.
 
-A process ends in one of these ways. Its work is done, or it was asked to stop (SIGTERM, SIGINT): exit code
-0. The user's flow or the environment is at fault: the sentence that says so goes to the log and into
-`failed/<name>.txt` in the run's folder, where whoever started the process finds it, and the exit code is
-the error's. Anything else is our bug: the log has the stack trace, the exit code is 70.
+A process ends in one of these ways. Its work is done, or it was asked to stop (SIGTERM, SIGINT, its parent is
+gone): exit code 0. The user's flow or the environment is at fault: the sentence that says so goes to the log
+and into `failed/<name>.txt` in the run's folder, where the process that started it finds it, and the exit
+code is the error's. Anything else is our bug: the log has the stack trace, the exit code is 70. An exception
+that leaves any thread is such a failure: a process without one of its threads would be half alive.
+
+**An end never waits for others.** ZooKeeper, a peer or Spark may never answer again. So from the moment an
+end is asked for, the process has `END_TIMEOUT_S`; after that it leaves as it is, exit code 75. Everything it
+keeps on disk can take that, as it can take a SIGKILL. Processes that it started are killed with it: a JVM
+ends with its owner's pipe, but one that is still starting does not look at it yet.
+
+**Signals are heard by a thread.** A handler runs between two instructions of the main thread, which may hold
+the very lock that the handler needs. So the signal only writes a byte to a pipe.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.runtime.process_tree import kill_descendants
 from understudy.runtime.settings import RunSettings
 
 log = logging.getLogger(__name__)
 
 BUG_EXIT_CODE = 70
+OVERDUE_EXIT_CODE = 75
+#: How long a process may take to end in good order.
+END_TIMEOUT_S = 5.0
 
 
 def failure_file(folder: Path, name: str) -> Path:
@@ -37,7 +52,7 @@ def finished_file(folder: Path) -> Path:
 
 
 def ready_file(folder: Path, name: str) -> Path:
-    """What a node leaves once it has come up: it is a member and could take a seat."""
+    """What a process leaves once it has come up: a node could take a seat, a gateway answers."""
     return folder / "ready" / name
 
 
@@ -48,6 +63,9 @@ class Ending:
         self._event = threading.Event()
         self._lock = threading.Lock()
         self.failure: BaseException | None = None
+        #: Called when the end takes longer than `END_TIMEOUT_S`, before the process leaves. It may replace
+        #: the process.
+        self.on_overdue: Callable[[], None] = lambda: None
 
     def ask(self) -> None:
         """End in good order."""
@@ -69,49 +87,117 @@ class Ending:
 
 
 def run_process(
-    name: str, settings: RunSettings, body: Callable[[Ending], None], *, with_parent: bool = False
+    name: str,
+    settings: RunSettings,
+    body: Callable[[Ending], None],
+    *,
+    with_parent: bool = False,
+    end_timeout_s: float = END_TIMEOUT_S,
 ) -> int:
-    """Run `body` as the main thread of this process; returns the exit code.
+    """Run `body` as the main thread of this process; returns the exit code, or leaves if that takes too long.
 
-    `with_parent` ends the process when its standard input closes, that is, when whoever started it is gone.
+    `with_parent` ends the process when its standard input closes, that is, when its parent is gone.
     """
-    _log_to(settings.log_file(name))
-    ending = Ending()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.ask())
-    if with_parent:
-        threading.Thread(target=_end_with_parent, args=(ending,), name="parent", daemon=True).start()
-    failure_file(settings.path, name).unlink(missing_ok=True)
-    log.info("%s begins, process %d", name, os.getpid())
+    ending, over = Ending(), threading.Event()
     try:
+        _log_to(settings.log_file(name))
+        _listen(ending, with_parent)
+        threading.excepthook = lambda thread: _thread_failed(ending, thread)
+        threading.Thread(
+            target=_leave_when_overdue,
+            args=(name, settings, ending, over, end_timeout_s),
+            name="deadline",
+            daemon=True,
+        ).start()
+        failure_file(settings.path, name).unlink(missing_ok=True)
+        log.info("%s begins, process %d", name, os.getpid())
         body(ending)
         if ending.failure is not None:
             raise ending.failure  # noqa: TRY301
-    except (UserError, EnvironmentFailed) as problem:
-        log.error("%s", problem)  # noqa: TRY400
-        _leave_word(settings.path, name, str(problem))
-        return problem.exit_code
     except BaseException as problem:
-        log.exception("%s fails", name)
-        last = "".join(traceback.format_exception_only(problem)).strip()
-        _leave_word(settings.path, name, f"{last} (see {settings.log_file(name)})")
-        return BUG_EXIT_CODE
+        return _failed(name, settings, problem)
+    finally:
+        over.set()
     log.info("%s ends", name)
     return 0
 
 
-def _end_with_parent(ending: Ending) -> None:
-    while os.read(0, 4096):
-        pass
-    ending.ask()
-
-
 def leave_at_once(code: int) -> None:
-    """End this process without waiting for threads that Flight or Spark may hold."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    """End this process and all that it started, without waiting for threads that Flight or Spark hold."""
+    try:
+        # Each of these may fail on a full disk, which must not keep the process alive.
+        for last in (kill_descendants, logging.shutdown, sys.stdout.flush, sys.stderr.flush):
+            with suppress(Exception):
+                last()
+    finally:
+        os._exit(code)
+
+
+def _listen(ending: Ending, with_parent: bool) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    sources = [reading, sys.__stdin__.fileno()] if with_parent and sys.__stdin__ is not None else [reading]
+    threading.Thread(target=_ask_when_told, args=(ending, sources), name="signals", daemon=True).start()
+
+
+def _ask_when_told(ending: Ending, sources: list[int]) -> None:
+    """A signal writes to the first source; the second one says nothing and closes with the parent."""
+    while True:
+        told, _, _ = select.select(sources, [], [])
+        if sources[0] in told or not os.read(sources[1], 4096):
+            ending.ask()
+            return
+
+
+def _leave_when_overdue(
+    name: str, settings: RunSettings, ending: Ending, over: threading.Event, timeout_s: float
+) -> None:
+    ending.wait()
+    if over.wait(timeout_s):
+        return
+    log.warning("%s did not end within %g s and leaves as it is; %s", name, timeout_s, _main_thread_at())
+    code = OVERDUE_EXIT_CODE
+    try:
+        ending.on_overdue()
+        if ending.failure is not None:
+            code = _failed(name, settings, ending.failure)
+    finally:
+        leave_at_once(code)
+
+
+def _main_thread_at() -> str:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    stack = traceback.extract_stack(frame)[-3:] if frame is not None else []
+    return "it was at " + " < ".join(f"{Path(s.filename).name}:{s.lineno} {s.name}" for s in reversed(stack))
+
+
+def _thread_failed(ending: Ending, thread: threading.ExceptHookArgs) -> None:
+    if ending.asked or thread.exc_value is None:
+        return
+    name = thread.thread.name if thread.thread is not None else "a thread"
+    log.error("%s failed, and this process ends with it", name)
+    ending.fail(thread.exc_value)
+
+
+def _failed(name: str, settings: RunSettings, problem: BaseException) -> int:
+    """Say why the process fails, as far as the disk lets it; the exit code."""
+    if isinstance(problem, UserError | EnvironmentFailed):
+        log.error("%s", problem)
+        text, code = str(problem), problem.exit_code
+    else:
+        log.error("%s fails", name, exc_info=problem)
+        last = "".join(traceback.format_exception_only(problem)).strip()
+        text, code = f"{last} (see {settings.log_file(name)})", BUG_EXIT_CODE
+    try:
+        file = failure_file(settings.path, name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    except OSError as trouble:
+        log.error("why it fails could not be left in %s: %s", settings.path / "failed", trouble)  # noqa: TRY400
+    return code
 
 
 def _log_to(file: Path) -> None:
@@ -123,9 +209,3 @@ def _log_to(file: Path) -> None:
     root.setLevel(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     logging.captureWarnings(True)
-
-
-def _leave_word(folder: Path, name: str, text: str) -> None:
-    file = failure_file(folder, name)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text + "\n")

@@ -36,10 +36,12 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from understudy.core.errors import PeerError
 from understudy.core.flux_view import FluxView
 from understudy.core.view import View
+from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.coordination.members import Member, Membership, read_members
 from understudy.runtime.coordination.session import (
     AWAY,
     CONNECT_TIMEOUT_S,
+    GOODBYE_TIMEOUT_S,
     SESSION_TIMEOUT_MS,
     Closed,
     Session,
@@ -138,7 +140,7 @@ class Coordination(Generic[V]):
         with self._outgoing:
             self._outgoing.notify_all()
         for thread in self._threads:
-            thread.join(5.0)
+            thread.join(GOODBYE_TIMEOUT_S)
 
     def __enter__(self) -> Coordination[V]:
         return self
@@ -328,6 +330,8 @@ class Coordination(Generic[V]):
                 # The connection's return wakes us as well, but a slow server breaks no connection.
                 self._wake.set()
                 self.session.await_connection(1.0)
+            except EnvironmentFailed as error:
+                _left_its_thread(error)
             except Exception:
                 log.exception("following run %s failed; trying again at the next change", self.run)
 
@@ -357,11 +361,19 @@ class Coordination(Generic[V]):
 
 
 def _shielded(callback: Callable[[T], None], value: T) -> None:
-    """A listener's own failure must not keep the others from hearing."""
+    """A listener's own failure must not keep the others from hearing, but ends a process of a run."""
     try:
         callback(value)
-    except Exception:
+    except Exception as error:
         log.exception("a listener failed on %r", value)
+        _left_its_thread(error)
+
+
+def _left_its_thread(error: Exception) -> None:
+    """Treat an error as if it had ended the follower, without ending it."""
+    threading.excepthook(
+        threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
+    )
 
 
 def _encoded(value: Any) -> bytes:

@@ -14,6 +14,14 @@ leader dies in between, the next one reads the report again, and the machine fin
 
 **Operators' wishes** come as reports and are answered, see `wishes`.
 
+**A candidate that fails** gives up leading, so that another process leads, and stands again after a pause
+that grows. It does not end its process, which may hold the only state: without a leader data still flows.
+`failure` says what happened until it has led again.
+
+**A member that comes back.** A session that expired while its process lives is made anew, with the member
+under its old name and a higher order. The machine hears `MemberLeft`, if the absence was seen, and in any
+case `MemberJoined` again.
+
 **Patience at the start.** A new leader cannot tell a member that died with the old leader from one whose
 session is just being made anew, after ZooKeeper itself was away for long. So it gives members that the view
 names, and that it has not seen yet, one session timeout to appear. Suspicions are acted upon at once all the
@@ -40,7 +48,7 @@ from understudy.core.view import View
 from understudy.runtime.coordination.client import Coordination, Report, Superseded, V
 from understudy.runtime.coordination.members import Member
 from understudy.runtime.coordination.reports import DrainWish, MoveWish, Wish, event_of
-from understudy.runtime.coordination.session import AWAY, Closed
+from understudy.runtime.coordination.session import AWAY, GOODBYE_TIMEOUT_S, Closed
 from understudy.runtime.coordination.watched import Watched
 from understudy.runtime.coordination.wishes import answer_to, meant, put_answer
 
@@ -48,6 +56,9 @@ log = logging.getLogger(__name__)
 
 #: How long a candidate of priority 1 lets one of priority 0 go first when a run begins.
 HOLD_BACK_S = 1.0
+#: The pause of a candidate that failed: it doubles from the first to the second of these.
+FAILED_PAUSE_S = 1.0
+FAILED_PAUSE_S_MAX = 30.0
 
 
 class Leadership(Generic[V]):
@@ -67,8 +78,9 @@ class Leadership(Generic[V]):
         priority: int = 0,
     ) -> None:
         self.name = name
-        #: What ended the candidate, if it was our own bug.
+        #: Why this candidate last gave up leading; None once it has led since.
         self.failure: Exception | None = None
+        self._failures = 0
         self._coordination = coordination
         self._session = coordination.session
         self._path = f"{coordination.root}/leader"
@@ -96,25 +108,31 @@ class Leadership(Generic[V]):
         return self
 
     def stop(self) -> None:
-        """Steps down, so that another candidate leads at once."""
+        """Steps down, so that another candidate leads at once. Does not wait for a ZooKeeper that is away."""
         self._stopped.set()
         self._wake.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(2 * GOODBYE_TIMEOUT_S)
 
     def _run(self) -> None:
         self._stopped.wait(self._priority * HOLD_BACK_S)
-        try:
-            while not self._stopped.is_set():
+        while not self._stopped.is_set():
+            try:
                 self._stand()
-        except Closed:
-            pass
-        except Exception as error:
-            log.exception("the leadership candidate %s failed", self.name)
-            self.failure = error
-        finally:
-            self._leading.clear()
-            self._step_down()
+            except Closed:
+                return
+            except Exception as error:
+                self._give_up(error)
+        self._step_down()
+
+    def _give_up(self, error: Exception) -> None:
+        """Let another candidate lead, and wait before standing again."""
+        pause_s = min(FAILED_PAUSE_S * 2**self._failures, FAILED_PAUSE_S_MAX)
+        log.error("%s gives up leading and stands again in %g s", self.name, pause_s, exc_info=error)
+        self.failure = error
+        self._failures = min(self._failures + 1, 10)
+        self._step_down()
+        self._stopped.wait(pause_s)
 
     def _stand(self) -> None:
         """One candidacy: lead, or wait until the leader is gone."""
@@ -163,19 +181,21 @@ class Leadership(Generic[V]):
                 members = [member for member in self._members.now() if member.kind == self._seat_kind]
                 waiting = term.follow_members(members, patient=patience_s > 0)
                 term.act_on(self._reports.now())
+                self.failure, self._failures = None, 0
             except AWAY:
                 self._session.await_connection(1.0)
                 continue
             self._wake.wait(patience_s if waiting else None)
 
     def _step_down(self) -> None:
-        try:
+        # If ZooKeeper is away, the end of the session does it.
+        self._session.briefly(self._release)
+
+    def _release(self) -> None:
+        with contextlib.suppress(NoNodeError):
             _, stat = self._session.client.get(self._path)
             if stat.ephemeralOwner == self._session.id:
                 self._session.client.delete(self._path)
-        except (*AWAY, NoNodeError):
-            # Then the end of the session does it.
-            pass
 
 
 class _Term:
@@ -186,6 +206,7 @@ class _Term:
         self._coordination = coordination
         self._controller = controller
         self._seen: dict[str, int] = {}
+        self._told_left: set[str] = set()
 
     def follow_members(self, members: list[Member], patient: bool) -> bool:
         """Tells the machine who left and who joined. True while members of the view may still appear."""
@@ -194,12 +215,17 @@ class _Term:
         unseen = [node for node in named if node not in there and node not in self._seen]
         gone = [node for node in self._seen if node not in there]
         for node in gone if patient else gone + unseen:
-            self._handle(MemberLeft(node))
+            # A member that keeps its seat is unseen at every look; its leaving is told once.
+            if node not in self._told_left:
+                self._told_left.add(node)
+                self._handle(MemberLeft(node))
         # Those without a seat first: when the last of the others is there, everybody is known.
         for node in sorted(there, key=lambda each: (each in named, there[each])):
-            if node not in self._seen:
+            if self._seen.get(node) != there[node]:
+                self._told_left.discard(node)
                 self._handle(MemberJoined(node, there[node]))
         self._seen = there
+        self._told_left &= set(_named(self._controller.view))
         return patient and bool(unseen)
 
     def act_on(self, reports: list[Report]) -> None:

@@ -54,9 +54,9 @@ class Membership:
         return not self._left.is_set() and not self.dead.is_set()
 
     def leave(self) -> None:
-        """Ends the membership. Waits while ZooKeeper is away."""
+        """Ends the membership. Does not wait for a ZooKeeper that is away: the end of the session ends it."""
         self._left.set()
-        self._session.patiently(self.remove)
+        self._session.briefly(self.remove)
 
     def put(self) -> None:
         """Creates the node unless it is there; a node that we left in an earlier session is replaced."""

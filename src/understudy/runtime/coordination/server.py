@@ -25,6 +25,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, cast
@@ -35,7 +36,7 @@ from understudy.flow.errors import EnvironmentFailed
 HOST = "127.0.0.1"
 TICK_MS = 100
 READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 2.0
 
 #: What the server needs of the jars; the rest of PySpark's jars stay out of its class path.
 JARS = (
@@ -65,15 +66,16 @@ JVM_OPTIONS = (
     "-Dzookeeper.preAllocSize=1024",
 )
 
-#: Prints Java's process id, ends with Java, and ends Java when its own standard input closes.
+#: Prints Java's process id, ends with Java, and ends Java when its own standard input closes. It prints last:
+#: an owner that is gone by then ends the shell, and the one that watches must be there already.
 WRAPPER = """
 exec 3<&0
 "$@" </dev/null >&2 3<&- &
 java=$!
+{ read -r _ <&3; kill -9 $java; } >/dev/null 2>&1 &
+exec 3<&-
 echo $java
 exec >/dev/null
-{ read -r _ <&3; kill -9 $java; } 2>/dev/null &
-exec 3<&-
 wait $java
 """
 
@@ -216,11 +218,12 @@ class ZooKeeperServer:
             return
         if process.poll() is None and self._java_pid is not None:
             # The shell waits for Java, so its own end says that the port is free again.
-            os.kill(self._java_pid, with_signal)
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                os.kill(self._java_pid, signal.SIGKILL)
+            for number in (with_signal, signal.SIGKILL):
+                with suppress(ProcessLookupError):
+                    os.kill(self._java_pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_TIMEOUT_S)
+                    break
         cast(IO[bytes], process.stdin).close()
         process.wait()
         cast(IO[bytes], process.stdout).close()

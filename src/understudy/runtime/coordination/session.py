@@ -11,6 +11,7 @@ wants the answer within a sixth of the timeout. Timeouts far below the default w
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from kazoo.exceptions import (
     ConnectionLoss,
     OperationTimeoutError,
     SessionExpiredError,
+    WriterNotClosedException,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
@@ -36,6 +38,8 @@ _quiet.setLevel(logging.CRITICAL)
 
 SESSION_TIMEOUT_MS = 2_000
 CONNECT_TIMEOUT_S = 5.0
+#: How long a goodbye may take. ZooKeeper clears away what was ephemeral after the session timeout anyway.
+GOODBYE_TIMEOUT_S = 1.0
 #: What a call raises while ZooKeeper is away; ConnectionClosedError also comes between two sessions.
 AWAY = (ConnectionLoss, SessionExpiredError, OperationTimeoutError, KazooTimeoutError, ConnectionClosedError)
 
@@ -107,15 +111,37 @@ class Session:
                 self._closed.wait(0.02)
                 self.await_connection(1.0)
 
+    def briefly(self, call: Callable[[], object]) -> bool:
+        """Try `call` once, for `GOODBYE_TIMEOUT_S` at most; whether it was done. For goodbyes."""
+        done = threading.Event()
+
+        def attempt() -> None:
+            with contextlib.suppress(*AWAY):
+                call()
+                done.set()
+
+        if not self.connected:
+            return False
+        # kazoo queues what is asked while the connection is away, and would wait for its return.
+        threading.Thread(target=attempt, name="goodbye", daemon=True).start()
+        return done.wait(GOODBYE_TIMEOUT_S)
+
     def close(self) -> None:
-        """Ends the session. Whoever waits in `patiently` gets `Closed`."""
+        """Ends the session, within `GOODBYE_TIMEOUT_S`. A call that waits in `patiently` gets `Closed`."""
         if self.closed:
             return
         self._closed.set()
         self._connected.set()
         self._notify()
-        self.client.stop()
-        self.client.close()
+        stopping = threading.Thread(target=self._stop, name="goodbye", daemon=True)
+        stopping.start()
+        stopping.join(GOODBYE_TIMEOUT_S)
+
+    def _stop(self) -> None:
+        # A server that does not answer keeps kazoo waiting for 10 s, and then it raises.
+        with contextlib.suppress(WriterNotClosedException):
+            self.client.stop()
+            self.client.close()
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:

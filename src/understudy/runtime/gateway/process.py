@@ -29,7 +29,7 @@ from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.flux_boundary import FluxBoundary
 from understudy.runtime.gateway.intake import Intake, now_us
-from understudy.runtime.process import Ending, finished_file
+from understudy.runtime.process import Ending, finished_file, ready_file
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -48,6 +48,8 @@ class Gateway:
     def __init__(self, settings: RunSettings, ending: Ending) -> None:
         self._settings = settings
         self._ending = ending
+        self._ready = ready_file(settings.path, NAME)
+        self._ready.unlink(missing_ok=True)
         self._flow = load(settings.flow_path)
         self._recorder = Recorder(settings, self._flow.name, NAME)
         self._stats = _Stats(self._flow.bucket_us)
@@ -65,6 +67,9 @@ class Gateway:
         )
         self._coordination = Coordination(
             settings.zookeeper, settings.run, view_type=view_type_of(settings.policy)
+        )
+        self._leadership = Leadership(
+            self._coordination, NAME, self._controller(), seat_kind="node", priority=0
         )
         self._boundary = self._made_boundary(tuple(self._intake.recover()), position)
 
@@ -93,9 +98,7 @@ class Gateway:
         self._endpoint.ready()
         facts = {"flight": self._endpoint.address, "pid": os.getpid()}
         self._coordination.put_fact(FACT, facts)
-        leadership = Leadership(
-            self._coordination, NAME, self._controller(), seat_kind="node", priority=0
-        ).start()
+        self._leadership.start()
         membership = self._coordination.join("gateway", f"{NAME}.{os.getpid()}", facts)
         self._delivery.start()
         self._coordination.watch_members(self._on_members)
@@ -104,6 +107,8 @@ class Gateway:
         self._coordination.watch_view(cast("Callable[[Any], None]", self._boundary.on_view))
         self._intake.start()
         self._recorder.begun()
+        self._ready.parent.mkdir(exist_ok=True)
+        self._ready.touch()
         reading = finished = False
         next_tick = 0.0
         try:
@@ -118,6 +123,8 @@ class Gateway:
                 if self._finished():
                     log.info("every source has ended and everything is delivered")
                     finished = True
+                    # What follows is bounded like any other end.
+                    self._ending.ask()
                     break
         finally:
             # The machines first: what they still say concerns a log that is open.
@@ -130,7 +137,7 @@ class Gateway:
                 finished_file(self._settings.path).touch()
             self._recorder.close()
             membership.leave()
-            leadership.stop()
+            self._leadership.stop()
             self._coordination.close()
             self._endpoint.end()
 
@@ -198,6 +205,7 @@ class Gateway:
             "at_us": now_us(),
             **self._boundary.status(),
             "members": self._members,
+            "controller": None if self._leadership.failure is None else str(self._leadership.failure),
             "sealed_through": self._intake.sealed_through,
             "log_bytes": self._intake.log_bytes,
             "rows_in": self._intake.rows_in,

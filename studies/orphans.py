@@ -1,0 +1,197 @@
+"""What stays behind when a command is killed: nothing should.
+
+    python studies/orphans.py [--only NAME] [--signals KILL,TERM] [--moments WORD,WORD]
+
+`understudy run`, `understudy demo` and every study that starts processes are killed, one at a time, with
+SIGKILL and with SIGTERM, in four moments: when their first Java starts, when the first Spark starts, when all
+of it has run for a while, and while it ends because of Ctrl-C. Only the command itself is killed; all that it
+started must end by itself. Counted are the processes that still run 10 s later.
+
+What a command started is found by a mark in its environment, which every descendant inherits, also after
+its parent is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness import HERE, TRAFFIC, remove, save, say
+
+MARK = "UNDERSTUDY_ORPHANS_OF"
+LEFT_AFTER_S = 10.0
+#: How long a run goes on before it counts as running: every node is then warming up, or further.
+RUNNING_S = 12.0
+#: How long the command may go on with its own end before it is killed.
+ENDING_S = 0.5
+TIMEOUT_S = 120.0
+
+CLI = (sys.executable, "-m", "understudy.cli.main")
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """What is killed, by name. All of these would go on for minutes."""
+    studies = {
+        "chaos.py": [],
+        "failover.py": [],
+        "overhead.py": [],
+        "flux_overhead.py": ["--repeat", "1"],
+        "flux_recovery.py": [],
+    }
+    return {
+        "understudy run": [*CLI, "run", str(TRAFFIC), "--folder", str(folder / "run"), "--plain"],
+        "understudy run, flux": [
+            *[*CLI, "run", str(HERE / "firewall.py"), "--folder", str(folder / "run"), "--plain"],
+            *["--policy", "flux"],
+        ],
+        "understudy demo": [*CLI, "demo", "--folder", str(folder / "demo")],
+        **{name: [sys.executable, str(HERE / name), *options] for name, options in studies.items()},
+    }
+
+
+def started_by(mark: str) -> list[psutil.Process]:
+    """All that carries the mark and still runs, except for what only waits to be reaped."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def javas(mark: str, word: str) -> int:
+    """How many of them are Java with this word on their command line."""
+    count = 0
+    for process in started_by(mark):
+        try:
+            line = process.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+        count += "java" in Path(line[0] if line else "").name and any(word in part for part in line)
+    return count
+
+
+def await_java(command: subprocess.Popen[bytes], mark: str, word: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not javas(mark, word):
+        if command.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"there was no Java with {word!r}; the command's output is above")
+        time.sleep(0.02)
+
+
+def first_java(command: subprocess.Popen[bytes], mark: str) -> None:
+    await_java(command, mark, "")
+
+
+def first_spark(command: subprocess.Popen[bytes], mark: str) -> None:
+    await_java(command, mark, "SparkSubmit")
+
+
+def running(command: subprocess.Popen[bytes], mark: str) -> None:
+    first_spark(command, mark)
+    time.sleep(RUNNING_S)
+
+
+def ending(command: subprocess.Popen[bytes], mark: str) -> None:
+    running(command, mark)
+    command.send_signal(signal.SIGINT)
+    time.sleep(ENDING_S)
+
+
+MOMENTS: dict[str, Callable[[subprocess.Popen[bytes], str], None]] = {
+    "first Java starts": first_java,
+    "Spark starts": first_spark,
+    "running": running,
+    "ending": ending,
+}
+
+
+def killed(name: str, number: signal.Signals, moment: str) -> dict[str, Any]:
+    """Start the command, kill it in that moment, and count what it leaves."""
+    folder = Path(tempfile.mkdtemp(prefix="understudy-orphans-"))
+    mark = uuid.uuid4().hex
+    environment = {
+        **os.environ,
+        MARK: mark,
+        "TMPDIR": str(folder),
+        "TRAFFIC_OUTPUT": str(folder / "out"),
+        "FIREWALL_OUTPUT": str(folder / "out"),
+    }
+    with (folder / "log").open("ab") as log:
+        command = subprocess.Popen(
+            commands(folder)[name], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+        )
+    try:
+        MOMENTS[moment](command, mark)
+        before = len(started_by(mark))
+        command.send_signal(number)
+        at_s = time.monotonic()
+        while started_by(mark) and time.monotonic() - at_s < LEFT_AFTER_S:
+            time.sleep(0.1)
+        gone_s = time.monotonic() - at_s
+        left = started_by(mark)
+        lines = [" ".join(process.cmdline())[:120] for process in left]
+    except BaseException:
+        print((folder / "log").read_text()[-2_000:])
+        raise
+    finally:
+        for process in started_by(mark):
+            process.kill()
+        command.wait()
+        remove(folder)
+    return {
+        "command": name,
+        "signal": number.name,
+        "moment": moment,
+        "before": before,
+        "left": len(left),
+        "gone_after_s": None if left else round(gone_s, 1),
+        "who_is_left": lines,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="a word from the names of the commands")
+    parser.add_argument("--signals", default="KILL,TERM")
+    parser.add_argument("--moments", default=",".join(MOMENTS), help="with commas")
+    arguments = parser.parse_args()
+    results = []
+    for name in commands(Path()):
+        for moment in arguments.moments.split(","):
+            for signal_name in arguments.signals.split(",") if arguments.only in name else ():
+                results.append(killed(name, signal.Signals[f"SIG{signal_name}"], moment))
+                say(row(results[-1]))
+    if not arguments.only:
+        save("orphans", {"left_after_s": LEFT_AFTER_S, "kills": results})
+    print(f"\n{'command':22} {'signal':8} {'moment':18} {'before':>6} {'left':>5} {'gone after':>11}")
+    for result in results:
+        print(row(result))
+    print(f"{sum(result['left'] for result in results)} processes left in {len(results)} kills")
+
+
+def row(result: dict[str, Any]) -> str:
+    gone = "-" if result["gone_after_s"] is None else f"{result['gone_after_s']:.1f} s"
+    return (
+        f"{result['command']:22} {result['signal']:8} {result['moment']:18} "
+        f"{result['before']:>6} {result['left']:>5} {gone:>11}"
+    )
+
+
+if __name__ == "__main__":
+    main()
