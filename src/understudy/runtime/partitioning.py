@@ -1,37 +1,30 @@
-"""A flow as partitions: how many each fragment has, and by what its input rows are dealt out.
-
-A fragment that names the columns by which its state may be split has as many partitions as it says itself, or
-else as the run says; one that names none has one.
-"""
+"""The shape of a run: its flow under its policy, as the hosts and the controller need it."""
 
 from __future__ import annotations
 
-from understudy.core.bucket import NOTHING, BucketId
-from understudy.core.host import Host, Limits
-from understudy.core.topology import Topology
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from understudy.core.bucket import BucketId
+from understudy.core.host.host import Host, Limits, Timing
+from understudy.core.shape.topology import Topology
+from understudy.core.view.controller import Controller
+from understudy.core.view.view import View
+from understudy.engine.segments import topology_of
 from understudy.flow.flow import Flow
-from understudy.flow.model import Fragment
-from understudy.flow.policy import ClusterPairs
 from understudy.runtime.settings import RunSettings
 
-
-def topology_of(flow: Flow, partitions: int) -> Topology:
-    """The shape of a flow whose fragments have so many partitions where they may be split and do not say."""
-    fragments = flow.fragments
-    return Topology(
-        inputs={name: fragment.inputs for name, fragment in fragments.items()},
-        counts={name: _count(fragment, partitions) for name, fragment in fragments.items()},
-        sinks=frozenset(sink.input for sink in flow.sinks.values()),
-    )
+#: A process that was never reached is suspected after this many times the silence limit.
+ABSENT_SILENCES = 2
 
 
-def _count(fragment: Fragment, partitions: int) -> int:
-    if not fragment.partition_by:
-        return 1
-    return partitions if fragment.partitions is None else fragment.partitions
+def topology_for(flow: Flow, settings: RunSettings) -> Topology:
+    return topology_of(flow, settings.policy.unit, settings.partition_count)
 
 
-def host_for(name: str, flow: Flow, settings: RunSettings, *, delivered: BucketId = NOTHING) -> Host:
+def host_for(
+    name: str, flow: Flow, settings: RunSettings, *, delivered: Mapping[str, BucketId] | None = None
+) -> Host:
     """The host of one process of this run. Only a gateway has delivered anything."""
     limits = Limits(
         input_buckets_max=settings.input_buckets_max,
@@ -41,6 +34,22 @@ def host_for(name: str, flow: Flow, settings: RunSettings, *, delivered: BucketI
         group_buckets_max=settings.group_buckets_max,
         group_bytes_max=settings.group_bytes_max,
     )
-    topology = topology_of(flow, settings.partition_count)
-    whole = settings.policy == ClusterPairs.name
-    return Host(name, topology, limits, delivered=delivered, whole=whole)
+    return Host(
+        name,
+        topology_for(flow, settings),
+        limits,
+        timing=Timing(absent_ms=ABSENT_SILENCES * settings.policy.silence_ms),
+        delivered=delivered,
+        isolated=settings.policy.isolated,
+    )
+
+
+def controller_for(flow: Flow, settings: RunSettings) -> Callable[[View | None], Controller]:
+    """From the stored view to the controller of this run."""
+    return partial(
+        Controller,
+        topology_for(flow, settings),
+        settings.policy.replicas,
+        settings.nodes,
+        isolated=settings.policy.isolated,
+    )

@@ -15,9 +15,8 @@ for that. All callbacks run on the follower, one at a time.
 `latest_view` and the callbacks never make anybody wait: reports leave through an outbox with a thread of its
 own. So the data path goes on with what was last heard.
 
-**Sessions.** A session that expired took our members with it. The follower puts each back under its name,
-unless the view says that it was declared dead: then the process has lost its seat for good. The views of
-partitioned flows declare seats dead, not names.
+**Sessions.** A session that expired took our members with it. The follower puts each back under its name. A
+view declares seats dead, not names: a process that lost its seats meanwhile comes back as a standby.
 """
 
 from __future__ import annotations
@@ -29,13 +28,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from understudy.core.errors import PeerError
-from understudy.core.flux_view import FluxView
-from understudy.core.view import View
+from understudy.core.view.view import View
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.coordination.members import Member, Membership, read_members
 from understudy.runtime.coordination.session import (
@@ -54,13 +52,6 @@ log = logging.getLogger(__name__)
 OUTBOX_MAX = 1_000
 
 T = TypeVar("T")
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar as TypeVarWithDefault
-
-    V = TypeVarWithDefault("V", bound=View | FluxView, default=View)
-else:
-    # Only a type checker needs the default, with which `Coordination` alone means views of pairs.
-    V = TypeVar("V", bound=View | FluxView)
 
 
 class Superseded(PeerError):
@@ -68,8 +59,8 @@ class Superseded(PeerError):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredView(Generic[V]):
-    view: V
+class StoredView:
+    view: View
     version: int
 
 
@@ -81,8 +72,8 @@ class Report:
 
 
 @dataclass(slots=True)
-class _ViewListener(Generic[V]):
-    callback: Callable[[V], None]
+class _ViewListener:
+    callback: Callable[[View], None]
     epoch: int = 0
 
 
@@ -92,11 +83,8 @@ class _MembersListener:
     told: list[Member] | None = None
 
 
-class Coordination(Generic[V]):
-    """The connection of one process to one run. `address` is host:port, or several with commas.
-
-    `view_type` is the kind of views that the run's policy has: `View` unless it says otherwise.
-    """
+class Coordination:
+    """The connection of one process to one run. `address` is host:port, or several with commas."""
 
     def __init__(
         self,
@@ -104,16 +92,14 @@ class Coordination(Generic[V]):
         run: str,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        view_type: type[V] | None = None,
     ) -> None:
         self.run = run
-        self._view_type: type[V] | type[View] = view_type or View
         self.root = f"/understudy/{run}"
         self._lock = threading.Lock()
         self._memberships: list[Membership] = []
-        self._view_listeners: list[_ViewListener[V]] = []
+        self._view_listeners: list[_ViewListener] = []
         self._members_listeners: list[_MembersListener] = []
-        self._latest: V | None = None
+        self._latest: View | None = None
         self._outbox: deque[bytes] = deque()
         self._outgoing = threading.Condition(self._lock)
         self._wake = threading.Event()
@@ -142,7 +128,7 @@ class Coordination(Generic[V]):
         for thread in self._threads:
             thread.join(GOODBYE_TIMEOUT_S)
 
-    def __enter__(self) -> Coordination[V]:
+    def __enter__(self) -> Coordination:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -176,15 +162,15 @@ class Coordination(Generic[V]):
         self._wake.set()
 
     @property
-    def latest_view(self) -> V | None:
+    def latest_view(self) -> View | None:
         """The view last heard of. Never waits."""
         return self._latest
 
-    def view(self) -> StoredView[V] | None:
+    def view(self) -> StoredView | None:
         """The view as it is stored now; None before the first one."""
         return self.session.patiently(self._read_view)
 
-    def watch_view(self, callback: Callable[[V], None]) -> None:
+    def watch_view(self, callback: Callable[[View], None]) -> None:
         """`callback` gets the current view and each newer one that is seen, once, in order."""
         with self._lock:
             self._view_listeners.append(_ViewListener(callback))
@@ -194,7 +180,7 @@ class Coordination(Generic[V]):
         """From here on this process reads nothing older than what anybody has written before this call."""
         self.session.patiently(lambda: self._client.sync(self.root))
 
-    def publish(self, view: V, expected_version: int | None) -> int:
+    def publish(self, view: View, expected_version: int | None) -> int:
         """Stores `view` if the stored version is still the expected one (None: no view yet).
 
         Returns the new version, or raises `Superseded`.
@@ -287,7 +273,7 @@ class Coordination(Generic[V]):
     def fact_names(self) -> list[str]:
         return self.session.patiently(lambda: sorted(self._client.get_children(f"{self.root}/facts")))
 
-    def _read_view(self, watch: Watch | None = None) -> StoredView[V] | None:
+    def _read_view(self, watch: Watch | None = None) -> StoredView | None:
         path = f"{self.root}/view"
         try:
             content, stat = self._client.get(path, watch=watch)
@@ -296,7 +282,7 @@ class Coordination(Generic[V]):
             if watch is None or self._client.exists(path, watch=watch) is None:
                 return None
             return self._read_view(watch)
-        return StoredView(cast(V, self._view_type.from_json(content)), stat.version)
+        return StoredView(View.from_json(content), stat.version)
 
     def _send_reports(self) -> None:
         path = f"{self.root}/reports/r-"
@@ -341,13 +327,10 @@ class Coordination(Generic[V]):
             memberships = [membership for membership in self._memberships if membership.kept]
             self._memberships = memberships
         for membership in memberships:
-            if isinstance(self._latest, View) and self._latest.declared_dead(membership.name):
-                membership.dead.set()
-                membership.remove()
-            elif membership.name not in there and membership.kept:
+            if membership.name not in there and membership.kept:
                 membership.put()
 
-    def _tell(self, view: V | None, members: list[Member]) -> None:
+    def _tell(self, view: View | None, members: list[Member]) -> None:
         with self._lock:
             view_listeners, members_listeners = list(self._view_listeners), list(self._members_listeners)
         for listener in view_listeners:

@@ -34,18 +34,24 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Generic
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from understudy.core.controller import Controller, Event, MemberJoined, MemberLeft
 from understudy.core.errors import PeerError
-from understudy.core.flux_controller import FluxController
-from understudy.core.flux_events import Declined, FluxEvent, MoveCopy
-from understudy.core.flux_view import FluxView
-from understudy.core.view import View
-from understudy.runtime.coordination.client import Coordination, Report, Superseded, V
+from understudy.core.timers import SetTimer, TimerFired
+from understudy.core.view.controller import Controller
+from understudy.core.view.events import (
+    ControllerEvent,
+    Declined,
+    MemberJoined,
+    MemberLeft,
+    MoveCopy,
+    Publish,
+)
+from understudy.core.view.view import View
+from understudy.runtime.coordination.client import Coordination, Report, Superseded
 from understudy.runtime.coordination.members import Member
 from understudy.runtime.coordination.reports import DrainWish, MoveWish, Wish, event_of
 from understudy.runtime.coordination.session import AWAY, GOODBYE_TIMEOUT_S, Closed
@@ -61,7 +67,7 @@ FAILED_PAUSE_S = 1.0
 FAILED_PAUSE_S_MAX = 30.0
 
 
-class Leadership(Generic[V]):
+class Leadership:
     """A candidate for leadership, in a thread of its own from `start` to `stop`.
 
     `controller` makes the machine from the stored view, at the beginning of every term. Members of
@@ -71,9 +77,9 @@ class Leadership(Generic[V]):
 
     def __init__(
         self,
-        coordination: Coordination[V],
+        coordination: Coordination,
         name: str,
-        controller: Callable[[V | None], Controller | FluxController],
+        controller: Callable[[View | None], Controller],
         seat_kind: str = "node",
         priority: int = 0,
     ) -> None:
@@ -103,7 +109,7 @@ class Leadership(Generic[V]):
     def await_leading(self, timeout_s: float) -> bool:
         return self._leading.wait(timeout_s)
 
-    def start(self) -> Leadership[V]:
+    def start(self) -> Leadership:
         self._thread.start()
         return self
 
@@ -181,11 +187,13 @@ class Leadership(Generic[V]):
                 members = [member for member in self._members.now() if member.kind == self._seat_kind]
                 waiting = term.follow_members(members, patient=patience_s > 0)
                 term.act_on(self._reports.now())
+                next_s = term.fire_timers()
                 self.failure, self._failures = None, 0
             except AWAY:
                 self._session.await_connection(1.0)
                 continue
-            self._wake.wait(patience_s if waiting else None)
+            waits_s = [each for each in (patience_s if waiting else None, next_s) if each is not None]
+            self._wake.wait(min(waits_s, default=None))
 
     def _step_down(self) -> None:
         # If ZooKeeper is away, the end of the session does it.
@@ -201,17 +209,18 @@ class Leadership(Generic[V]):
 class _Term:
     """One term of office: the machine, the version of the stored view that it knows, and whom it has seen."""
 
-    def __init__(self, coordination: Coordination[Any], controller: Controller | FluxController) -> None:
+    def __init__(self, coordination: Coordination, controller: Controller) -> None:
         self.version: int | None = None
         self._coordination = coordination
         self._controller = controller
         self._seen: dict[str, int] = {}
         self._told_left: set[str] = set()
+        self._due: dict[Hashable, float] = {}
 
     def follow_members(self, members: list[Member], patient: bool) -> bool:
         """Tells the machine who left and who joined. True while members of the view may still appear."""
         there = {member.name: member.order for member in members}
-        named = _named(self._controller.view)
+        named = self._named
         unseen = [node for node in named if node not in there and node not in self._seen]
         gone = [node for node in self._seen if node not in there]
         for node in gone if patient else gone + unseen:
@@ -225,8 +234,13 @@ class _Term:
                 self._told_left.discard(node)
                 self._handle(MemberJoined(node, there[node]))
         self._seen = there
-        self._told_left &= set(_named(self._controller.view))
+        self._told_left &= self._named
         return patient and bool(unseen)
+
+    @property
+    def _named(self) -> frozenset[str]:
+        """The nodes whose coming and going matters to the view."""
+        return self._controller.view.nodes_named if self._controller.view is not None else frozenset()
 
     def act_on(self, reports: list[Report]) -> None:
         for report in reports:
@@ -248,8 +262,6 @@ class _Term:
     def _granted(self, wish: Wish) -> dict[str, Any]:
         """The answer to a wish, after doing what it asks for."""
         controller = self._controller
-        if not isinstance(controller, FluxController):
-            return {"ok": False, "why": "this run has no partitions"}
         event = meant(wish, controller)
         if isinstance(event, Declined):
             return {"ok": False, "why": event.why}
@@ -260,31 +272,24 @@ class _Term:
         answer = {"ok": True, "epoch": epoch, "node": event.node}
         return {**answer, "copy": str(event.copy)} if isinstance(event, MoveCopy) else answer
 
-    def _handle(self, event: Event | FluxEvent) -> Declined | None:
-        """Publishes what the event leads to; what the machine says if it declines."""
-        controller, declined = self._controller, None
-        if isinstance(controller, FluxController) and isinstance(event, FluxEvent):
-            for each in controller.handle(event):
-                if isinstance(each, Declined):
-                    declined = each
-                else:
-                    self._publish(event, each.view)
-        elif isinstance(controller, Controller) and isinstance(event, Event):
-            for publish in controller.handle(event):
-                self._publish(event, publish.view)
-        else:
-            raise PeerError(f"this run's controller does not know {event}")
+    def _handle(self, event: ControllerEvent) -> Declined | None:
+        """Do what the event leads to; what the machine says if it declines."""
+        declined = None
+        for decision in self._controller.handle(event):
+            match decision:
+                case Publish(view):
+                    self.version = self._coordination.publish(view, self.version)
+                    log.info("%s: %s", event, view.to_json())
+                case SetTimer(key, delay_ms):
+                    self._due[key] = time.monotonic() + delay_ms / 1_000
+                case Declined():
+                    declined = decision
         return declined
 
-    def _publish(self, event: Event | FluxEvent, view: View | FluxView) -> None:
-        self.version = self._coordination.publish(view, self.version)
-        log.info("%s: %s", event, view.to_json())
-
-
-def _named(view: View | FluxView | None) -> list[str]:
-    """The nodes whose coming and going matters to a view."""
-    if view is None:
-        return []
-    if isinstance(view, FluxView):
-        return list(view.nodes_named)
-    return [seat.node for seat in view.seats.values() if seat.alive]
+    def fire_timers(self) -> float | None:
+        """Tell the machine of the timers whose time has come; the seconds until the next one."""
+        now_s = time.monotonic()
+        for key in [key for key, due_s in self._due.items() if due_s <= now_s]:
+            del self._due[key]
+            self._handle(TimerFired(key))
+        return min((due_s - now_s for due_s in self._due.values()), default=None)

@@ -9,23 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from understudy.core.controller import FoldedIn, MoveFailed, Suspected
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.core.flux_events import CopyCaughtUp, CopyMoveFailed, CopySuspected
-from understudy.core.partition import Copy, Partition
-from understudy.core.view import Slot
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.events import CopyCaughtUp, CopyMoveFailed, CopySuspected
+from understudy.core.view.events import Report as CopyReport
 from understudy.runtime.coordination.client import Report
-
-PairReported = Suspected | FoldedIn | MoveFailed
-FluxReported = CopyCaughtUp | CopyMoveFailed | CopySuspected
 
 
 @dataclass(frozen=True, slots=True)
 class MoveWish:
-    """A copy of this partition is to sit on that node: the one in this slot, or whichever had better move."""
+    """A copy of this partition is to sit on that node: this replica, or whichever had better move."""
 
     partition: Partition
-    slot: Slot | None
+    replica: int | None
     node: str
     id: str
 
@@ -40,27 +36,21 @@ class DrainWish:
 
 
 Wish = MoveWish | DrainWish
-Reported = PairReported | FluxReported | Wish
+Reported = CopyReport | Wish
 
 
 def written(event: Reported) -> tuple[str, dict[str, Any]]:
     """Kind and facts for `Coordination.report`."""
     match event:
-        case Suspected(node, epoch, by):
-            return "suspected", {"node": node, "epoch": epoch, "by": by}
-        case FoldedIn(slot, epoch):
-            return "folded_in", {"slot": slot.value, "epoch": epoch}
-        case MoveFailed(slot, epoch):
-            return "move_failed", {"slot": slot.value, "epoch": epoch}
         case CopyCaughtUp(copy, epoch):
-            return "copy_caught_up", {**_copy(copy), "epoch": epoch}
-        case CopyMoveFailed(copy, epoch):
-            return "copy_move_failed", {**_copy(copy), "epoch": epoch}
+            return "caught_up", {"copy": str(copy), "epoch": epoch}
+        case CopyMoveFailed(copy, epoch, why):
+            return "move_failed", {"copy": str(copy), "epoch": epoch, "why": why}
         case CopySuspected(copy, epoch, by):
-            return "copy_suspected", {**_copy(copy), "epoch": epoch, "by": by}
-        case MoveWish(partition, wanted_slot, node, wish_id):
-            facts = {"fragment": partition.fragment, "index": partition.index, "node": node, "id": wish_id}
-            return "move", facts if wanted_slot is None else {**facts, "slot": wanted_slot.value}
+            return "suspected", {"copy": str(copy), "epoch": epoch, "by": by}
+        case MoveWish(partition, replica, node, wish_id):
+            facts = {"partition": str(partition), "node": node, "id": wish_id}
+            return "move", facts if replica is None else {**facts, "replica": replica}
         case DrainWish(node, wish_id, undo):
             return "undrain" if undo else "drain", {"node": node, "id": wish_id}
 
@@ -70,42 +60,20 @@ def event_of(report: Report) -> Reported:
     facts = report.facts
     try:
         match report.kind:
-            case "suspected":
-                return Suspected(str(facts["node"]), int(facts["epoch"]), str(facts["by"]))
-            case "folded_in":
-                return FoldedIn(Slot(facts["slot"]), int(facts["epoch"]))
+            case "caught_up":
+                return CopyCaughtUp(Copy.of(facts["copy"]), int(facts["epoch"]))
             case "move_failed":
-                return MoveFailed(Slot(facts["slot"]), int(facts["epoch"]))
-            case "copy_caught_up":
-                return CopyCaughtUp(_copy_in(facts), int(facts["epoch"]))
-            case "copy_move_failed":
-                return CopyMoveFailed(_copy_in(facts), int(facts["epoch"]))
-            case "copy_suspected":
-                return CopySuspected(_copy_in(facts), int(facts["epoch"]), str(facts["by"]))
+                return CopyMoveFailed(Copy.of(facts["copy"]), int(facts["epoch"]), str(facts["why"]))
+            case "suspected":
+                return CopySuspected(Copy.of(facts["copy"]), int(facts["epoch"]), str(facts["by"]))
             case "move":
-                slot = Slot(facts["slot"]) if "slot" in facts else None
-                return MoveWish(_partition_in(facts), slot, str(facts["node"]), _id_in(facts))
+                replica = int(facts["replica"]) if "replica" in facts else None
+                return MoveWish(Partition.of(facts["partition"]), replica, str(facts["node"]), _id_in(facts))
             case "drain" | "undrain":
                 return DrainWish(str(facts["node"]), _id_in(facts), report.kind == "undrain")
-    except (KeyError, TypeError, ValueError, BrokenInvariant) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, BrokenInvariant) as error:
         raise PeerError(f"report {report.path} is damaged: {facts!r}") from error
     raise PeerError(f"report {report.path} is of an unknown kind: {report.kind!r}")
-
-
-def _copy(copy: Copy) -> dict[str, Any]:
-    return {
-        "fragment": copy.partition.fragment,
-        "index": copy.partition.index,
-        "slot": copy.slot.value,
-    }
-
-
-def _partition_in(facts: dict[str, Any]) -> Partition:
-    return Partition(str(facts["fragment"]), int(facts["index"]))
-
-
-def _copy_in(facts: dict[str, Any]) -> Copy:
-    return Copy(_partition_in(facts), Slot(facts["slot"]))
 
 
 def _id_in(facts: dict[str, Any]) -> str:

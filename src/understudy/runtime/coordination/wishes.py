@@ -15,10 +15,10 @@ import time
 import uuid
 from typing import Any
 
-from understudy.core.flux_controller import FluxController
-from understudy.core.flux_events import Declined, Drain, MoveCopy, Undrain
-from understudy.core.flux_view import FluxView
-from understudy.core.partition import Copy
+from understudy.core.shape.partition import Copy
+from understudy.core.view.controller import Controller
+from understudy.core.view.events import Declined, Drain, MoveCopy, Undrain
+from understudy.core.view.view import View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.reports import DrainWish, MoveWish, Wish, written
 from understudy.runtime.status import started_as
@@ -33,7 +33,7 @@ def fresh_id() -> str:
     return f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
 
 
-def asked(coordination: Coordination[FluxView], wish: Wish, timeout_s: float) -> dict[str, Any] | None:
+def asked(coordination: Coordination, wish: Wish, timeout_s: float) -> dict[str, Any] | None:
     """Send a wish and wait for the answer; None if there was none in time. The wish then still waits."""
     coordination.report(*written(wish))
     deadline = time.monotonic() + timeout_s
@@ -46,12 +46,12 @@ def asked(coordination: Coordination[FluxView], wish: Wish, timeout_s: float) ->
     return None
 
 
-def answer_to(coordination: Coordination[Any], wish_id: str) -> dict[str, Any] | None:
+def answer_to(coordination: Coordination, wish_id: str) -> dict[str, Any] | None:
     answer = coordination.get_fact(f"{_PREFIX}{wish_id}")
     return None if answer is None else dict(answer)
 
 
-def put_answer(coordination: Coordination[Any], wish_id: str, answer: dict[str, Any]) -> None:
+def put_answer(coordination: Coordination, wish_id: str, answer: dict[str, Any]) -> None:
     """Answer a wish, and forget the oldest answers beyond `ANSWERS_MAX`."""
     coordination.put_fact(f"{_PREFIX}{wish_id}", answer)
     answers = [name for name in coordination.fact_names() if name.startswith(_PREFIX)]
@@ -59,24 +59,24 @@ def put_answer(coordination: Coordination[Any], wish_id: str, answer: dict[str, 
         coordination.drop_fact(name)
 
 
-def meant(wish: Wish, controller: FluxController) -> MoveCopy | Drain | Undrain | Declined:
+def meant(wish: Wish, controller: Controller) -> MoveCopy | Drain | Undrain | Declined:
     """The event that a wish leads to, given who is there and who sits where."""
     view = controller.view
     if view is None:
         return Declined("the flow has not begun yet")
     node = _member(wish.node, controller, view)
     match wish:
-        case MoveWish(partition, slot, _, _):
+        case MoveWish(partition, replica, _, _):
             if partition not in view.partitions:
                 there = ", ".join(map(str, view.partitions))
                 return Declined(f"there is no partition {partition}; there are {there}")
-            copy = view.copy_on_fuller_node(partition) if slot is None else Copy(partition, slot)
+            copy = view.copy_on_fuller_node(partition) if replica is None else Copy(partition, replica)
             return MoveCopy(copy, node)
         case DrainWish(_, _, undo):
             return Undrain(node) if undo else Drain(node)
 
 
-def _member(name: str, controller: FluxController, view: FluxView) -> str:
+def _member(name: str, controller: Controller, view: View) -> str:
     """The member that an operator means: its newest incarnation, unless a certain one is named."""
     known = [*sorted(view.drained), *controller.members_in_order]
     if name in known:

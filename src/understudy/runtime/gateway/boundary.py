@@ -1,62 +1,78 @@
-"""The boundary: ingress and egress as machines, and the connections of the replicas to them.
+"""The boundary: sources and sinks as the ends of a flow, and their edges to the nodes.
 
-Everything here runs on one actor. Connections are let in only for a seat that the current view holds: node,
-slot and seat epoch must match (`View.holds`), and every message repeats the epoch. When a connection
-breaks, the machines are told at once, and the controller gets a suspicion. What the controller decides
-comes back as a view.
+Every source deals its sealed buckets out to the segments that read it, each row by the keys of the fragment
+that takes it, and keeps each share until every live copy of the partition has it. The log lets go of a bucket
+when every share of it is gone. Sources fill up, wait and are trimmed each on its own.
 
-A view comes from the controller, and from every replica ahead of what it does because of that view, whichever
-is sooner. Otherwise the active replica's `CSync` could overtake the news of the standby that it is about, and
-what that standby needs would not be kept; and a gateway that is cut off from the coordination service while
-the nodes are not would hold up their output. Only the first view must come from the controller: a replica may
-have slept through its own burial, and a gateway that has just started could not tell.
+Every sink takes the shares of all partitions that feed it, and acknowledges them when it holds them.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from understudy.core.bucket import Bucket, BucketId
-from understudy.core.egress import Egress
-from understudy.core.errors import BrokenInvariant, Fenced, PeerError
-from understudy.core.host import GATEWAY
-from understudy.core.ingress import Ingress
-from understudy.core.instructions import Deliver, FoldedIn, Instruction, Send, Trimmed
-from understudy.core.messages import Attached, Delivered, Detached, From, Message, Sealed
-from understudy.core.view import Activated, Fail, Seated, Slot, Status, View, changes
+import pyarrow as pa
+
+from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.edge.messages import Data
+from understudy.core.host.host import GATEWAY
+from understudy.core.host.parcels import FetchState, HostEvent, Inside, Parcel, ParcelFrom, Say
+from understudy.core.replica.events import CopyState, Processed, Produced
+from understudy.core.replica.producer import Producer
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.events import CopySuspected, Report
+from understudy.engine.segments import SINK_PREFIX, fragments_of
+from understudy.flow.dealing import deal, partition_numbers
+from understudy.flow.flow import Flow
 from understudy.runtime.actor import Actor
+from understudy.runtime.hosting import Hosting
+from understudy.runtime.ingest.buckets import SealedBucket
+from understudy.runtime.partitioning import host_for
+from understudy.runtime.payload import encode
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
-from understudy.runtime.transport.channel import Channel
-from understudy.runtime.transport.endpoint import Accepted, Endpoint, NotYet
-from understudy.runtime.transport.wire import Frame, messages_of
+from understudy.runtime.transport.endpoint import Endpoint
+from understudy.runtime.transport.wire import Frame
 
 log = logging.getLogger(__name__)
 
-INGRESS = "ingress"
-EGRESS = "egress"
+#: A source with much to put in, above all after a restart, puts in so many buckets at a time.
+RUN_BUCKETS_MAX = 1_000
+
+#: A sealed bucket's number, and its shares by partition.
+Dealt = tuple[BucketId, dict[Partition, Bucket]]
 
 
 class Surroundings(Protocol):
     """What the boundary needs of its process. None of these may block."""
 
-    def deliver(self, bucket: Bucket) -> None: ...
+    def deliver(self, sink: str, buckets: Sequence[Bucket]) -> None: ...
 
-    def trim(self, through: BucketId) -> None: ...
+    def trim(self, source: str, through: BucketId) -> None: ...
 
-    def room(self, there_is: bool) -> None: ...
+    def room(self, source: str, there_is: bool) -> None: ...
 
-    def report(self, kind: str, facts: dict[str, Any]) -> None: ...
+    def report(self, report: Report) -> None: ...
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None: ...
 
 
-class Boundary:
-    """Ingress and egress of one flow. Methods without a leading underscore may be called from any thread."""
+@dataclass
+class _Source:
+    """A source's buckets on their way in."""
+
+    waiting: deque[Dealt] = field(default_factory=deque)
+    trimmed: BucketId = NOTHING
+    #: Whether the intake was told that there is room.
+    room: bool = True
+
+
+class Boundary(Hosting):
+    """The ends of one flow."""
 
     def __init__(
         self,
@@ -64,309 +80,225 @@ class Boundary:
         actor: Actor,
         surroundings: Surroundings,
         *,
+        flow: Flow,
         recorder: Recorder,
-        recovered: Sequence[Bucket],
-        delivered: BucketId,
+        recovered: Sequence[SealedBucket],
+        delivered: Mapping[str, BucketId],
     ) -> None:
-        self._settings = settings
-        self._actor = actor
+        self._flow = flow
         self._around = surroundings
         self._recorder = recorder
-        self._recovered = recovered
-        self._delivered = delivered
-        self._waiting: deque[Bucket] = deque()
-        self._channels: dict[tuple[Slot, str], Channel] = {}
-        self._folded: dict[Slot, set[str]] = {}
-        self._absent_since: dict[Slot, float] = {}
-        self._newest: dict[tuple[Slot, str], tuple[int, int]] = {}
-        self.view: View | None = None
-        self.ingress: Ingress | None = None
-        self.egress: Egress | None = None
+        self._segments = fragments_of(flow, settings.policy.unit)
+        self._delivered = {f"{SINK_PREFIX}{name}": through for name, through in delivered.items()}
+        host = host_for(GATEWAY, flow, settings, delivered=self._delivered)
+        # Nodes call the gateway, never the other way round: it needs nobody's address.
+        super().__init__(host, settings, actor, lambda _node: None, self._suspects)
+        self._sources = {name: _Source() for name in flow.sources}
+        self._groups: dict[str, BucketId] = {}
+        self._senders: dict[Partition, int | None] = {}
+        self._epoch = 0
+        for bucket in recovered:
+            self._sources[bucket.source].waiting.append(self._dealt(bucket))
 
     # --- called by other threads -------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
-        """Whether some replica sends output."""
-        return self.egress is not None and self.egress.sender is not None
+        """Whether every partition that feeds a sink sends its output."""
+        sinks = [self.host.end(name) for name in self.host.topology.sinks]
+        return all(
+            sink is not None
+            and sink.below is not None
+            and all(inlet.sender is not None for inlet in sink.below.inlets.values())
+            for sink in sinks
+        )
 
     @property
-    def delivered_through(self) -> BucketId | None:
-        """What the sinks hold, as far as the replicas were told."""
-        return None if self.egress is None else self.egress.delivered
+    def delivered_through(self) -> dict[str, BucketId] | None:
+        """How far each sink is delivered; None before the first view."""
+        return None if self.host.view is None else dict(self._delivered)
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of it, as plain data."""
-        view, ingress, egress = self.view, self.ingress, self.egress
+        view = self.host.view
+        producers = {name: self._producer(name) for name in self._sources}
+        outlets = [outlet for each in producers.values() if each is not None for outlet in each.outlets.values()]
         return {
             "epoch": view.epoch if view else 0,
             "lost": view.lost if view else None,
             "seats": {
-                slot.value: {"node": seat.node, "status": seat.status.value, "epoch": seat.epoch}
-                for slot, seat in (view.seats.items() if view else ())
+                str(copy): {"node": seat.node, "status": seat.status.value, "epoch": seat.epoch}
+                for copy, seat in (view.seats.items() if view else ())
             },
-            "sender": egress.sender.value if egress and egress.sender else None,
+            "drained": sorted(view.drained) if view else [],
+            "senders": {str(partition): replica for partition, replica in self._sending().items()},
             "delivered_through": self.delivered_through,
-            "buffered_buckets": len(ingress.buffer) if ingress else 0,
-            "buffered_bytes": ingress.buffer.size_bytes if ingress else 0,
+            "buffered_buckets": max((len(outlet.buffer) for outlet in outlets), default=0),
+            "buffered_bytes": sum(outlet.buffer.size_bytes for outlet in outlets),
+            "waiting_for_room": sorted(name for name, source in self._sources.items() if not source.room),
         }
 
     def listen_on(self, endpoint: Endpoint) -> None:
-        """Answer replicas that connect to either end."""
-        for end in (INGRESS, EGRESS):
-            endpoint.handle(end, self.admit(end))
+        self.mesh.listen_on(endpoint)
 
-    def end(self) -> None:
-        """Nothing is left to do: connections end with the endpoint."""
+    def on_sealed(self, buckets: list[SealedBucket]) -> None:
+        # Dealt out by the thread that sealed them: the actor has enough to do.
+        dealt = [(bucket.source, self._dealt(bucket)) for bucket in buckets]
+        self._actor.post(self._sealed, dealt)
 
-    def on_view(self, view: View) -> None:
-        self._actor.post(self._view, view)
+    def on_delivered(self, sink: str, through: BucketId) -> None:
+        self._actor.post(self._sink_holds, f"{SINK_PREFIX}{sink}", through)
 
-    def on_sealed(self, buckets: list[Bucket]) -> None:
-        self._actor.post(self._sealed, buckets)
+    # --- input -------------------------------------------------------------------------------------------
 
-    def on_tick(self) -> None:
-        """Call it about once a second: suspicions about replicas that stay away are repeated."""
-        self._actor.post(self._suspect_absent)
+    def _dealt(self, bucket: SealedBucket) -> Dealt:
+        """The bucket's rows, by the partition that takes them; every partition hears of its number."""
+        shares: dict[Partition, Bucket] = {}
+        whole: Bucket | None = None
+        for partition in self.host.topology.consumers(Partition(bucket.source)):
+            if partition in shares:
+                continue
+            count = self.host.topology.counts[partition.name]
+            if bucket.table is None or not bucket.table.num_rows:
+                shares[partition] = Bucket(bucket.number)
+            elif count == 1:
+                # Encoded once, however many segments read it.
+                whole = whole or _holding(bucket.number, bucket.source, bucket.table)
+                shares[partition] = whole
+            else:
+                (fragment,) = self._segments[partition.name]
+                keys = self._flow.fragments[fragment].partition_by
+                parts = deal(bucket.table, partition_numbers(bucket.table, keys, count), count)
+                for index, part in enumerate(parts):
+                    share = _holding(bucket.number, bucket.source, part)
+                    shares[Partition(partition.name, index)] = share
+        return bucket.number, shares
 
-    def on_delivered(self, through: BucketId) -> None:
-        self._actor.post(self._sink_holds, through)
+    def _sealed(self, dealt: list[tuple[str, Dealt]]) -> None:
+        for source, each in dealt:
+            self._sources[source].waiting.append(each)
+        for source in {source for source, _ in dealt}:
+            self._put_waiting(source)
 
-    def admit(self, end: str) -> Callable[[Mapping[str, Any]], Accepted]:
-        """The handler for replicas that connect to this end."""
-
-        def handler(hello: Mapping[str, Any]) -> Accepted:
-            slot, node, epoch, seen = _claim_of(hello)
-            _check_seat(self._newer(seen), slot, node, epoch)
-            box: list[Channel] = []
-
-            def opened(channel: Channel) -> None:
-                box.append(channel)
-                self._actor.post(self._open, slot, end, channel, dict(hello))
-
-            return Accepted(
-                on_open=opened,
-                on_frame=lambda frame: self._actor.post(self._frame, slot, end, box[0], node, frame),
-                on_closed=lambda why: self._actor.post(self._closed, slot, end, box and box[0], node, why),
-                name=f"{node} ({slot.value}, {end})",
-                epoch=epoch,
+    def _put_waiting(self, name: str) -> None:
+        """Put in what waits, as far as there is room."""
+        source, producer = self._sources[name], self._producer(name)
+        while producer is not None and source.waiting and not producer.full:
+            run = [source.waiting.popleft() for _ in range(min(RUN_BUCKETS_MAX, len(source.waiting)))]
+            shares = tuple(
+                (partition, tuple(each[1][partition] for each in run)) for partition in run[0][1]
             )
+            copy = Copy(Partition(name))
+            for partition, buckets in shares:
+                self._recorder.produced_for(copy, partition, buckets)
+            # Not `self.handle`: that would come back here.
+            self._driver.handle(Inside(copy, 0, Produced(shares)))
+        room = not source.waiting and not (producer is not None and producer.full)
+        if room != source.room:
+            source.room = room
+            self._around.room(name, room)
 
-        return handler
+    def _producer(self, name: str) -> Producer | None:
+        machine = self.host.end(name)
+        return None if machine is None else machine.above
 
-    def _newer(self, seen: View) -> View:
-        """The newer one of this gateway's view and another's."""
-        view = self.view
+    # --- output ------------------------------------------------------------------------------------------
+
+    def _sink_holds(self, sink: str, through: BucketId) -> None:
+        self._delivered[sink] = max(self._delivered[sink], through)
+        if sink in self._groups and through >= self._groups[sink]:
+            del self._groups[sink]
+            self.handle(Inside(Copy(Partition(sink)), 0, Processed()))
+
+    def _sending(self) -> dict[Partition, int | None]:
+        """Which copy sends, for every partition that feeds a sink."""
+        found: dict[Partition, int | None] = {}
+        for name in self.host.topology.sinks:
+            machine = self.host.end(name)
+            if machine is not None and machine.below is not None:
+                for partition, inlet in machine.below.inlets.items():
+                    found.setdefault(partition, inlet.sender)
+        return found
+
+    # --- on the actor ------------------------------------------------------------------------------------
+
+    def parcel_arrived(self, node: str, serial: int, parcel: Parcel, cause: int) -> None:
+        if isinstance(parcel, Say) and isinstance(parcel.message, Data) and parcel.to.partition.name in self._delivered:
+            self._recorder.arrived(parcel.sender.partition, parcel.message.buckets)
+        super().parcel_arrived(node, serial, parcel, cause)
+
+    def handled(self, event: HostEvent) -> None:
+        view = self.host.view
         if view is None:
-            raise NotYet("no view has reached the gateway")
-        return seen if seen.epoch > view.epoch else view
-
-    # --- on the actor: views -----------------------------------------------------------------------------
-
-    def _view(self, view: View) -> None:
-        if self.view is not None and view.epoch <= self.view.epoch:
             return
-        old, self.view = self.view, view
-        self._recorder.view(view)
-        if self.ingress is None or self.egress is None:
-            self._begin(view)
-            return
-        for change in changes(old, view):
-            if isinstance(change, Fail):
-                self._drop(change.slot, "the controller declared it dead")
-                self._folded.pop(change.slot, None)
-            self._tell_both(change)
-            if isinstance(change, Activated) and change.slot not in self.ingress.sending:
-                for end in self._drop(change.slot, "it must attach again as an active replica"):
-                    self._handle(end, Detached(change.slot))
-        # A dead replica's buckets are gone now, so there may be room.
-        self._seal_waiting()
+        if view.epoch != self._epoch:
+            self._epoch = view.epoch
+            self._recorder.view(view)
+        match event:
+            case ParcelFrom(_, _, Say(_, to)):
+                # The usual case: an acknowledgement, or output for a sink. It must not cost more with more ends.
+                if to.partition.name in self._sources:
+                    self._look_after(to.partition.name)
+            case _:
+                for name in self._sources:
+                    self._look_after(name)
+                self._note_senders()
 
-    def _begin(self, view: View) -> None:
-        statuses = {slot: seat.status for slot, seat in view.seats.items()}
-        self.ingress = Ingress(
-            statuses,
-            buckets_max=self._settings.input_buckets_max,
-            bytes_max=self._settings.input_bytes_max,
-            recovered=self._recovered,
-        )
-        self.egress = Egress(statuses, delivered=self._delivered)
-        self._recorder.sealed(self._recovered)
-        self._recovered = ()
-        self._seal_waiting()
+    def _look_after(self, name: str) -> None:
+        """A source's shares may be gone: trim its log, and put in what waits for room."""
+        source, producer = self._sources[name], self._producer(name)
+        if producer is not None and producer.trimmed_through > source.trimmed:
+            source.trimmed = producer.trimmed_through
+            self._around.trim(name, source.trimmed)
+        if source.waiting or not source.room:
+            self._put_waiting(name)
 
-    def _tell_both(self, event: object) -> None:
-        if self.ingress is not None and self.egress is not None and not isinstance(event, Seated):
-            self._carry_out(INGRESS, self.ingress.handle(event))
-            self._carry_out(EGRESS, self.egress.handle(event))
+    def _note_senders(self) -> None:
+        senders = self._sending()
+        for partition, replica in senders.items():
+            if replica is not None and replica != self._senders.get(partition):
+                self._recorder.sender(Copy(partition, replica))
+        self._senders = senders
 
-    def _drop(self, slot: Slot, why: str) -> list[str]:
-        """Close a slot's connections; returns the ends that had one."""
-        ends = [end for end in (INGRESS, EGRESS) if (slot, end) in self._channels]
-        for end in ends:
-            self._channels.pop((slot, end)).close(why)
-        return ends
+    def frame_arrived(self, node: str, frame: Frame) -> None:
+        self._around.stats(node, frame.head)
 
-    # --- on the actor: connections -----------------------------------------------------------------------
+    def _suspects(self, report: Report) -> None:
+        if isinstance(report, CopySuspected) and self.host.view is not None:
+            self._recorder.suspected(self.host.view.seat(report.copy).node)
+        self._around.report(report)
 
-    def _open(self, slot: Slot, end: str, channel: Channel, hello: dict[str, Any]) -> None:
-        try:
-            slot, node, epoch, seen = _claim_of(hello)
-            self._relayed(seen)
-            _check_seat(self._newer(seen), slot, node, epoch)
-            attached = Attached(slot, hello["through"], hello["version"], hello["checkpoint"])
-            serial = (int(hello["epoch"]), int(hello["serial"]))
-        except (NotYet, PeerError, KeyError, TypeError, ValueError) as problem:
-            channel.close(f"not let in: {problem}")
-            return
-        if channel.closed:
-            # Its end was told before it was here to be ended.
-            return
-        if serial <= self._newest.get((slot, end), (0, 0)):
-            # The replica gave this one up before it made the next; its hello was only slow to arrive.
-            channel.close("a newer connection is there")
-            return
-        self._newest[slot, end] = serial
-        former = self._channels.pop((slot, end), None)
-        if former is not None:
-            former.close("a newer connection took its place")
-            self._handle(end, Detached(slot))
-        self._channels[slot, end] = channel
-        self._recorder.attached(slot, end)
-        self._guarded(channel, end, attached)
+    # --- ports -------------------------------------------------------------------------------------------
 
-    def _frame(self, slot: Slot, end: str, channel: Channel, node: str, frame: Frame) -> None:
-        if self._channels.get((slot, end)) is not channel:
-            return
-        if frame.kind == "stats":
-            self._around.stats(node, frame.head)
-            return
-        try:
-            if frame.kind == "view":
-                self._relayed(View.from_json(str(frame.head.get("view"))))
-                return
-            messages = _messages_of(frame, channel.epoch)
-        except PeerError as problem:
-            channel.close(f"it broke the protocol: {problem}")
-            return
-        for message in messages:
-            self._guarded(channel, end, From(slot, message))
+    def process(self, copy: Copy, epoch: int, buckets: tuple[Bucket, ...]) -> None:
+        sink = copy.partition.name
+        self._groups[sink] = buckets[-1].number
+        self._around.deliver(sink.removeprefix(SINK_PREFIX), buckets)
 
-    def _relayed(self, view: View) -> None:
-        """A replica acts on this view. Raises `PeerError` if it cannot follow the one that is here."""
-        if self.view is None or view.epoch <= self.view.epoch:
-            return
-        try:
-            changes(self.view, view)
-        except BrokenInvariant as problem:
-            raise PeerError(f"view {view.epoch} does not follow {self.view.epoch}: {problem}") from problem
-        try:
-            self._view(view)
-        except PeerError as problem:
-            # The view is sound, so this is no fault of the peer.
-            raise BrokenInvariant(str(problem)) from problem
+    def start(self, copy: Copy, epoch: int) -> None:
+        raise AssertionError(f"the gateway was given the seat {copy}")
 
-    def _guarded(self, channel: Channel, end: str, event: object) -> None:
-        """Let the machine handle what a peer caused. A peer that breaks the protocol is cut off."""
-        if channel.closed:
-            return
-        try:
-            self._handle(end, event)
-        except PeerError as problem:
-            log.warning("%s broke the protocol: %s", channel.name, problem)
-            channel.close(f"it broke the protocol: {str(problem).splitlines()[0]}")
+    def wait(self, copy: Copy, epoch: int) -> None:
+        raise AssertionError(f"the gateway was given the seat {copy}")
 
-    def _closed(self, slot: Slot, end: str, channel: Channel | None, node: str, why: str) -> None:
-        if channel is None or self._channels.get((slot, end)) is not channel:
-            return
-        del self._channels[slot, end]
-        log.info("%s: %s", channel.name, why)
-        self._recorder.detached(slot, end)
-        self._handle(end, Detached(slot))
-        self._around.report("suspected", {"node": node, "epoch": channel.epoch, "by": GATEWAY})
+    def leave(self, copy: Copy, epoch: int) -> None:
+        raise AssertionError(f"the gateway was to leave the seat {copy}")
 
-    def _suspect_absent(self) -> None:
-        """Report active replicas that stay away: a first report may have come when none could stand in."""
-        if self.view is None:
-            return
-        now = time.monotonic()
-        for slot, seat in self.view.seats.items():
-            if all((slot, end) in self._channels for end in (INGRESS, EGRESS)):
-                self._absent_since.pop(slot, None)
-            elif seat.status is Status.ACTIVE:
-                since = self._absent_since.setdefault(slot, now)
-                if now - since > self._settings.silence_s:
-                    self._absent_since[slot] = now
-                    self._around.report("suspected", {"node": seat.node, "epoch": seat.epoch, "by": GATEWAY})
+    def fetch(self, wanted: FetchState) -> None:
+        raise AssertionError(f"the gateway was to fetch a state: {wanted}")
 
-    # --- on the actor: data ------------------------------------------------------------------------------
+    def snapshot(self, copy: Copy, epoch: int, version: int) -> None:
+        raise AssertionError(f"the gateway was to snapshot {copy}")
 
-    def _sealed(self, buckets: list[Bucket]) -> None:
-        self._waiting.extend(buckets)
-        self._seal_waiting()
+    def lend(self, copy: Copy, epoch: int, state: CopyState) -> None:
+        raise AssertionError(f"the gateway was to lend {copy}")
 
-    def _seal_waiting(self) -> None:
-        if self.ingress is not None:
-            while self._waiting and not self.ingress.full:
-                bucket = self._waiting.popleft()
-                self._recorder.sealed([bucket])
-                self._carry_out(INGRESS, self.ingress.handle(Sealed(bucket)))
-        self._around.room(not self._waiting and not (self.ingress is not None and self.ingress.full))
-
-    def _sink_holds(self, through: BucketId) -> None:
-        self._handle(EGRESS, Delivered(through))
-
-    def _handle(self, end: str, event: object) -> None:
-        machine = self.ingress if end == INGRESS else self.egress
-        if machine is None:
-            raise PeerError("nobody may attach before the first view")
-        sender = self.egress.sender if self.egress is not None else None
-        self._carry_out(end, machine.handle(event))
-        if end == INGRESS:
-            self._seal_waiting()
-        if self.egress is not None and self.egress.sender is not sender and self.egress.sender is not None:
-            self._recorder.sender(self.egress.sender, self.egress.received)
-
-    def _carry_out(self, end: str, instructions: Sequence[Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case Send(slot, message):
-                    channel = self._channels.get((slot, end))
-                    if channel is not None:
-                        channel.send(message)
-                case Deliver(bucket):
-                    self._around.deliver(bucket)
-                case Trimmed(through):
-                    self._around.trim(through)
-                case FoldedIn(slot):
-                    self._fold_in(slot, end)
-                case _:
-                    raise AssertionError(f"the gateway cannot carry out {instruction}")
-
-    def _fold_in(self, slot: Slot, end: str) -> None:
-        ends = self._folded.setdefault(slot, set())
-        ends.add(end)
-        if ends == {INGRESS, EGRESS} and self.view is not None:
-            self._around.report("folded_in", {"slot": slot.value, "epoch": self.view.seats[slot].epoch})
+    def unlend(self, copy: Copy, epoch: int, version: int) -> None:
+        raise AssertionError(f"the gateway was to lend {copy}")
 
 
-def _claim_of(hello: Mapping[str, Any]) -> tuple[Slot, str, int, View]:
-    """Slot, node and seat epoch that a replica claims, and the view it acts on."""
-    try:
-        slot, node, epoch, seen = Slot(hello["slot"]), hello["node"], hello["epoch"], hello["view"]
-    except (KeyError, ValueError) as problem:
-        raise PeerError(f"a replica must name slot, node, epoch and view: {problem}") from problem
-    if not isinstance(node, str) or type(epoch) is not int or not isinstance(seen, str):
-        raise PeerError(f"a replica must name slot, node, epoch and view, not {node!r}, {epoch!r}, {seen!r}")
-    return slot, node, epoch, View.from_json(seen)
-
-
-def _messages_of(frame: Frame, epoch: int) -> list[Message]:
-    if frame.head.get("epoch") != epoch:
-        raise PeerError(f"a message of epoch {frame.head.get('epoch')}, its seat has {epoch}")
-    return messages_of(frame)
-
-
-def _check_seat(view: View, slot: Slot, node: str, epoch: int) -> None:
-    if not view.holds(slot, node, epoch):
-        raise Fenced(f"{node} does not hold {slot.value} since epoch {epoch} any more")
+def _holding(number: BucketId, stream: str, table: pa.Table) -> Bucket:
+    if not table.num_rows:
+        return Bucket(number)
+    payload = encode({stream: table})
+    return Bucket(number, payload, len(payload))

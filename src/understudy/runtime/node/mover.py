@@ -1,13 +1,12 @@
-"""The state mover: a checkpoint from the node that has it to the node that needs it (`StateMover` in the
+"""The state mover: a snapshot from the node that keeps it to the node that needs it (`StateMover` in the
 paper).
 
-It runs beside the dataflow. The standby opens an exchange of purpose `state` on the active node and names
-its seat. That is the moment when the movers have met (`sm_ready`). The active node takes a snapshot, which
-is a folder of hard links, says how large it is, and streams its files in chunks, followed by one frame with
-what the replica keeps of its output. The standby writes the files to a folder of its own; the engine checks
-their digest before it uses them.
+It runs beside the dataflow. Which snapshot goes to which standby is decided by the protocol (`core.replica.
+movement`); the standby then opens an exchange of purpose `state` on the lender's node and names it. The lender
+says how large it is, and streams its files in chunks, followed by what the copy keeps of its output. The
+standby writes the files to a folder of its own; the engine checks their digest before it uses them.
 
-If either side dies half way, the exchange breaks. The active node then only has a folder to remove.
+If either side dies half way, the exchange breaks, and the standby's host is told.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from understudy.core.bucket import Bucket
-from understudy.core.errors import PeerError
-from understudy.core.messages import Installed, OutletState, PartitionState
-from understudy.core.partition import Partition
-from understudy.core.view import Slot
+from understudy.core.edge.outlet import OutletState
+from understudy.core.errors import BrokenInvariant, PeerError
+from understudy.core.host.parcels import FetchState
+from understudy.core.replica.events import CopyState
+from understudy.core.shape.partition import Copy, Partition
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
-from understudy.runtime.transport.endpoint import Refused, connect
-from understudy.runtime.transport.wire import Bodies, Frame
+from understudy.runtime.transport.endpoint import connect
+from understudy.runtime.transport.wire import MESSAGE_BYTES_MAX, Bodies, Frame
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +36,12 @@ CHUNK_BYTES = 2**20
 #: Chunks that may wait for the network, so that a large state does not sit in memory.
 CHUNKS_WAITING_MAX = 16
 PURPOSE = "state"
-FETCH_RETRY_S = 0.2
+#: How often a standby says that more has arrived.
+PROGRESS_S = 1.0
 
 
-class ActiveGone(Exception):
-    """The copy that had the state is dead: nobody can send it any more."""
-
-
-#: What moves beside the engine's files: of a whole replica, or of one copy of a partition.
-State = Installed | PartitionState
-
-
-def send_state(channel: Channel, folder: Path, state: State) -> None:
-    """Stream a snapshot's folder and what belongs to it; then remove the folder. Runs in its own thread."""
+def send_state(channel: Channel, folder: Path, state: CopyState) -> None:
+    """Stream a snapshot's folder and the state that belongs to it. Runs in its own thread."""
     try:
         began = time.monotonic()
         size_bytes = 0
@@ -56,21 +49,22 @@ def send_state(channel: Channel, folder: Path, state: State) -> None:
         channel.send(Frame({"kind": "moving", "bytes": sum(file.stat().st_size for file in files)}))
         for file in files:
             size_bytes += _send_file(channel, folder, file)
+        for frame in _state_frames(state):
+            _send_when_free(channel, frame)
         if channel.closed:
             log.warning("the standby went away while its state was moving")
             return
-        channel.send(_state_frame(state))
-        log.info(
-            "moved checkpoint %d: %d bytes in %.0f ms",
-            state.version,
-            size_bytes,
-            (time.monotonic() - began) * 1e3,
-        )
+        took_ms = (time.monotonic() - began) * 1e3
+        log.info("sent snapshot %d: %d bytes in %.0f ms", state.version, size_bytes, took_ms)
     except OSError as problem:
         log.exception("the state could not be read")
         channel.close(f"the state could not be read: {problem}")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _send_when_free(channel: Channel, frame: Frame) -> None:
+    while channel.waiting > CHUNKS_WAITING_MAX and not channel.wait_closed(0.005):
+        pass
+    channel.send(frame)
 
 
 def _send_file(channel: Channel, folder: Path, file: Path) -> int:
@@ -81,78 +75,103 @@ def _send_file(channel: Channel, folder: Path, file: Path) -> int:
             chunk = stream.read(CHUNK_BYTES)
             if (not chunk and sent) or channel.closed:
                 return sent
-            while channel.waiting > CHUNKS_WAITING_MAX and not channel.wait_closed(0.005):
-                pass
-            channel.send(Frame({"kind": "file", "name": name, "offset": sent}, (chunk,)))
+            _send_when_free(channel, Frame({"kind": "file", "name": name, "offset": sent}, (chunk,)))
             sent += len(chunk)
             if not chunk:
                 return sent
 
 
-def _state_frame(state: State) -> Frame:
-    head: dict[str, Any] = {"kind": "state", "version": state.version, "through": state.through}
-    if isinstance(state, PartitionState):
-        outlets = [
-            [
-                str(partition),
-                [bucket.number for bucket in outlet.kept],
-                outlet.produced_through,
-                {slot.value: number for slot, number in outlet.acked_through},
-            ]
-            for partition, outlet in state.outlets
-        ]
-        bodies = tuple(bucket.payload for _, outlet in state.outlets for bucket in outlet.kept)
-        return Frame({**head, "outlets": outlets}, cast(Bodies, bodies))
-    buffer = {
-        "numbers": [bucket.number for bucket in state.unacked],
-        "acked": list(state.acked),
-        "produced_through": state.produced_through,
-        "acked_through": state.acked_through,
-    }
-    return Frame({**head, **buffer}, cast(Bodies, tuple(bucket.payload for bucket in state.unacked)))
+def _state_frames(state: CopyState) -> list[Frame]:
+    """The outlets' buckets in runs that fit into a message each, then all that is said of them."""
+    frames: list[Frame] = []
+    for at, (_, outlet) in enumerate(state.outlets):
+        run: list[Bucket] = []
+        for bucket in outlet.kept:
+            if run and sum(each.size_bytes for each in run) + bucket.size_bytes > MESSAGE_BYTES_MAX:
+                frames.append(_kept_frame(at, run))
+                run = []
+            run.append(bucket)
+        if run:
+            frames.append(_kept_frame(at, run))
+    outlets = [
+        [str(partition), outlet.produced_through, outlet.gone_through, [list(each) for each in outlet.floors]]
+        for partition, outlet in state.outlets
+    ]
+    head = {"kind": "state", "version": state.version, "through": state.through, "outlets": outlets}
+    return [*frames, Frame(head)]
+
+
+def _kept_frame(outlet: int, buckets: list[Bucket]) -> Frame:
+    bodies = cast(Bodies, tuple(bucket.payload for bucket in buckets))
+    return Frame({"kind": "kept", "outlet": outlet, "numbers": [b.number for b in buckets]}, bodies)
 
 
 class StateFetch:
-    """One attempt to fetch a checkpoint into a folder. `run` blocks until it is there or has failed."""
+    """One attempt to fetch a snapshot into a folder."""
 
-    def __init__(
-        self, address: str, seat: Mapping[str, Any], into: Path, *, beat_s: float, silence_s: float
-    ) -> None:
+    def __init__(self, address: str, wanted: FetchState, node: str, settings: RunSettings) -> None:
         self._address = address
-        self._seat = seat
-        self._into = into
-        self._beat_s = beat_s
-        self._silence_s = silence_s
-        self._state: State | None = None
+        self._wanted = wanted
+        self._node = node
+        self._settings = settings
+        self._kept: dict[int, list[Bucket]] = {}
+        self._state: CopyState | None = None
         self._channel: Channel | None = None
         self._trouble: OSError | None = None
+        self._progress: Callable[[], None] = lambda: None
+        self._progressed_at = 0.0
+        self._stopped = False
+        self._into = Path()
         self.received_bytes = 0
         self.total_bytes = 0
 
-    def run(self) -> State:
-        """The state that goes with the files, which are then in the folder. Raises `ConnectionError`."""
-        shutil.rmtree(self._into, ignore_errors=True)
-        self._into.mkdir(parents=True)
+    def run(self, into: Path, progress: Callable[[], None]) -> CopyState:
+        """The state that goes with the files, which are then in the folder. Blocks until it is there.
+
+        Raises `ConnectionError` or `Refused` if it does not come, `EnvironmentFailed` if it cannot be kept.
+        """
+        self._into, self._progress = into, progress
+        shutil.rmtree(into, ignore_errors=True)
+        into.mkdir(parents=True)
+        wanted = self._wanted
         connect(
             self._address,
             PURPOSE,
-            self._seat,
+            {
+                "node": self._node,
+                "standby": str(wanted.copy),
+                "epoch": wanted.epoch,
+                "lender": str(wanted.lender),
+                "version": wanted.version,
+            },
             on_open=self._opened,
             on_frame=self._frame,
             on_closed=lambda _why: None,
-            beat_s=self._beat_s,
-            silence_s=self._silence_s,
+            beat_s=self._settings.beat_s,
+            silence_s=self._settings.silence_s,
         )
         if self._trouble is not None:
-            raise EnvironmentFailed(f"The state cannot be written to {self._into}: {self._trouble}")
+            raise EnvironmentFailed(f"The state cannot be written to {into}: {self._trouble}")
         if self._state is None:
             raise ConnectionError("the state did not arrive whole")
+        log.info("snapshot %d arrived, %d bytes", self._state.version, self.received_bytes)
         return self._state
+
+    def stop(self) -> None:
+        """The state is no longer wanted. May be called from any thread."""
+        self._stopped = True
+        if self._channel is not None:
+            self._channel.close("the state is no longer wanted")
 
     def _opened(self, channel: Channel) -> None:
         self._channel = channel
+        if self._stopped:
+            channel.close("the state is no longer wanted")
 
     def _frame(self, frame: Frame) -> None:
+        if time.monotonic() - self._progressed_at > PROGRESS_S:
+            self._progressed_at = time.monotonic()
+            self._progress()
         match frame.kind:
             case "moving":
                 self.total_bytes = int(frame.head["bytes"])
@@ -161,11 +180,35 @@ class StateFetch:
                 if chunk is None:
                     raise PeerError("a piece of a file came without its bytes")
                 self._write(str(frame.head["name"]), int(frame.head["offset"]), bytes(memoryview(chunk)))
+            case "kept":
+                numbers = frame.head["numbers"]
+                if len(numbers) != len(frame.bodies):
+                    raise PeerError(f"{len(numbers)} numbers came with {len(frame.bodies)} bodies")
+                run = [_bucket(int(n), body) for n, body in zip(numbers, frame.bodies, strict=True)]
+                self._kept.setdefault(int(frame.head["outlet"]), []).extend(run)
             case "state":
-                self._state = _state_of(frame)
+                self._state = self._state_of(frame.head)
                 cast(Channel, self._channel).close("the state is here")
             case _:
                 raise PeerError(f"a state mover does not send {frame.kind!r}")
+
+    def _state_of(self, head: Mapping[str, Any]) -> CopyState:
+        try:
+            outlets = tuple(
+                (
+                    Partition.of(name),
+                    OutletState(
+                        tuple(self._kept.get(at, ())),
+                        int(produced),
+                        int(gone),
+                        tuple((int(replica), int(floor)) for replica, floor in floors),
+                    ),
+                )
+                for at, (name, produced, gone, floors) in enumerate(head["outlets"])
+            )
+            return CopyState(int(head["version"]), int(head["through"]), outlets)
+        except (KeyError, TypeError, ValueError, BrokenInvariant) as problem:
+            raise PeerError(f"a malformed state: {problem}") from problem
 
     def _write(self, name: str, offset: int, chunk: bytes) -> None:
         parts = PurePosixPath(name).parts
@@ -179,7 +222,6 @@ class StateFetch:
                 if at == offset:
                     stream.write(chunk)
         except OSError as trouble:
-            # Asking again would not help, and would cost the survivor a snapshot each time.
             self._trouble = trouble
             cast(Channel, self._channel).close(f"the state cannot be written: {trouble}")
             return
@@ -188,74 +230,20 @@ class StateFetch:
         self.received_bytes += len(chunk)
 
 
-def fetch_state(
-    find: Callable[[], str | None],
-    seat: Mapping[str, Any],
-    into: Path,
-    settings: RunSettings,
-    *,
-    stopped_after: Callable[[float], bool],
-    on_attempt: Callable[[StateFetch], None] = lambda _fetch: None,
-) -> State | None:
-    """The state of the active copy, after as many attempts as that takes; None if it is no longer wanted.
-
-    `find` says where the active copy is, None while that is not known, and raises `ActiveGone`.
-    `stopped_after` waits for so long and says whether to give up.
-    """
-    while not stopped_after(0):
-        address = find()
-        if address is not None:
-            fetch = StateFetch(address, seat, into, beat_s=settings.beat_s, silence_s=settings.silence_s)
-            on_attempt(fetch)
-            try:
-                state = fetch.run()
-            except (ConnectionError, Refused, PeerError) as problem:
-                log.warning("the state did not arrive: %s", problem)
-            else:
-                log.info("checkpoint %d arrived, %d bytes", state.version, fetch.received_bytes)
-                return state
-        stopped_after(FETCH_RETRY_S)
-    return None
-
-
-def _state_of(frame: Frame) -> State:
-    head = frame.head
-    bodies = iter(frame.bodies)
-
-    def kept(numbers: list[int]) -> tuple[Bucket, ...]:
-        return tuple(_bucket(int(number), next(bodies)) for number in numbers)
-
+def request_of(hello: Mapping[str, Any]) -> tuple[str, Copy, int, Copy, int]:
+    """Node, standby, seat epoch, lender and version that a standby names. Raises `PeerError`."""
     try:
-        version, through = int(head["version"]), int(head["through"])
-        state: State
-        if "outlets" in head:
-            outlets = tuple(
-                (
-                    Partition.of(name),
-                    OutletState(kept(numbers), int(produced), _acked(acked)),
-                )
-                for name, numbers, produced, acked in head["outlets"]
-            )
-            state = PartitionState(version, through, outlets)
-        else:
-            state = Installed(
-                version=version,
-                through=through,
-                unacked=kept(head["numbers"]),
-                acked=tuple(head["acked"]),
-                produced_through=int(head["produced_through"]),
-                acked_through=int(head["acked_through"]),
-            )
-    except (KeyError, TypeError, ValueError, StopIteration, RuntimeError) as problem:
-        raise PeerError(f"a malformed state: {problem}") from problem
-    if next(bodies, frame) is not frame:
-        raise PeerError("a state came with more bodies than it has numbers")
-    return state
-
-
-def _acked(numbers: Mapping[str, int]) -> tuple[tuple[Slot, int], ...]:
-    return tuple((Slot(slot), int(number)) for slot, number in numbers.items())
+        return (
+            str(hello["node"]),
+            Copy.of(hello["standby"]),
+            int(hello["epoch"]),
+            Copy.of(hello["lender"]),
+            int(hello["version"]),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError, BrokenInvariant) as problem:
+        raise PeerError(f"a standby must name itself and the snapshot it wants: {problem}") from problem
 
 
 def _bucket(number: int, body: Any) -> Bucket:
+    # A copy of its own: a view would keep the whole message in memory.
     return Bucket(number) if body is None else Bucket(number, bytes(memoryview(body)), len(memoryview(body)))

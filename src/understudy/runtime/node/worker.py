@@ -1,7 +1,7 @@
-"""The worker: the thread that drives an engine, one task at a time.
+"""The worker: the thread that drives the engine of one copy, one task at a time.
 
-Processing a group: decode its payloads, advance the engine, encode its output. What the engine is, a whole
-flow or one partition of a fragment, is the business of a `Work`.
+Processing a group: decode its payloads, advance the engine, and pass its output on as soon as there is some,
+encoded. A bucket's rows are encoded once, however many consumers take all of them.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Protocol, cast
 
 import pyarrow as pa
 
-from understudy.core.bucket import Bucket, BucketId
-from understudy.engine.interface import Snapshot
-from understudy.engine.segment import Segment
+from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.shape.partition import Partition
+from understudy.engine.interface import CopyEngine, Output, Snapshot
 from understudy.runtime.node.pace import Pace
-from understudy.runtime.payload import decode, encode
+from understudy.runtime.payload import Part, encode, merged
 
 log = logging.getLogger(__name__)
 
-Output = TypeVar("Output")
-Output_co = TypeVar("Output_co", covariant=True)
-Output_contra = TypeVar("Output_contra", contravariant=True)
+#: What a group brought out for some consumers: a run of buckets for each; the last says how far it goes.
+Shares = tuple[tuple[Partition, tuple[Bucket, ...]], ...]
 
 
 @dataclass
@@ -41,34 +40,44 @@ class WorkerStats:
     last_group_buckets: int = 0
 
 
-class Work(Protocol[Output_co]):
-    """What a worker does with its engine."""
+class WorkerOwner(Protocol):
+    """Whom the worker works for. Calls come from the worker's thread, `produced` also from the engine's."""
 
-    def process(self, buckets: Sequence[Bucket], stats: WorkerStats) -> Output_co:
-        """Take in a group; returns what came out. Counts rows in the stats."""
-
-    def snapshot(self, into: Path) -> Snapshot: ...
-
-
-class WorkerOwner(Protocol[Output_contra]):
-    """Who the worker works for. All calls come from the worker's thread."""
-
-    def produced(self, output: Output_contra) -> None: ...
+    def produced(self, shares: Shares) -> None: ...
 
     def processed(self) -> None: ...
 
-    def snapshot_taken(self, snapshot: Snapshot, pause_us: int) -> None: ...
+    def snapshot_taken(self, version: int, snapshot: Snapshot, pause_us: int) -> None: ...
+
+    def snapshot_failed(self, version: int, why: Exception) -> None: ...
 
     def failed(self, error: BaseException) -> None: ...
 
 
-class Worker(Generic[Output]):
-    """Runs tasks on an engine in order."""
+class Worker:
+    """Runs tasks on an engine in order.
 
-    def __init__(self, work: Work[Output], owner: WorkerOwner[Output], pace: Pace | None = None) -> None:
-        self._work = work
+    `stream_for` names the stream of the output that a consumer takes; `time_of` the time column of a stream;
+    `produced` says through which number each consumer's output was produced before.
+    """
+
+    def __init__(
+        self,
+        engine: CopyEngine,
+        owner: WorkerOwner,
+        pace: Pace,
+        *,
+        stream_for: Callable[[Partition], str],
+        time_of: Mapping[str, str],
+        produced: Mapping[Partition, BucketId],
+    ) -> None:
+        self._engine = engine
         self._owner = owner
         self._pace = pace
+        self._stream_for = stream_for
+        self._time_of = time_of
+        self._through = dict(produced)
+        self._counting = threading.Lock()
         self._wanted = threading.Event()
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
@@ -76,15 +85,15 @@ class Worker(Generic[Output]):
         self._thread.start()
 
     def process(self, buckets: Sequence[Bucket]) -> None:
-        """Feed these buckets to the engine, then say `processed`."""
+        """Feed these buckets to the engine, say `produced` for its output, then `processed`."""
         self._tasks.put(lambda: self._process(buckets))
 
-    def snapshot(self, into: Path) -> None:
-        """Snapshot the engine, then say `snapshot_taken`."""
-        self._tasks.put(lambda: self._snapshot(into))
+    def snapshot(self, version: int, into: Path) -> None:
+        """Snapshot the engine, then say `snapshot_taken` or `snapshot_failed`."""
+        self._tasks.put(lambda: self._snapshot(version, into))
 
     def wake(self) -> None:
-        """If the engine only rests, let it be done with the group at once: somebody waits for it."""
+        """If the engine only rests, let it be done with the group at once."""
         self._wanted.set()
 
     def end(self) -> None:
@@ -104,50 +113,59 @@ class Worker(Generic[Output]):
 
     def _process(self, buckets: Sequence[Bucket]) -> None:
         began = time.monotonic()
-        self._owner.produced(self._work.process(buckets, self.stats))
+        inputs = self._tables(buckets)
+        self.stats.rows_in += sum(table.num_rows for table in inputs.values())
+        self._engine.advance(inputs, buckets[-1].number, self._emit)
         self.stats.groups += 1
         self.stats.last_group_buckets = len(buckets)
         took_s = time.monotonic() - began
         self.stats.last_group_ms = took_s * 1_000
-        if self._pace is not None:
-            self._wanted.wait(self._pace.rest_s(began, took_s, buckets[-1].number))
+        rest_s = self._pace.rest_s(began, took_s, buckets[-1].number)
+        if rest_s > 0:
+            self._wanted.wait(rest_s)
             self._wanted.clear()
         self._owner.processed()
 
-    def _snapshot(self, into: Path) -> None:
-        began = time.monotonic()
-        snapshot = self._work.snapshot(into)
-        self._owner.snapshot_taken(snapshot, int((time.monotonic() - began) * 1e6))
-
-
-class SegmentWork:
-    """A whole flow: sources' buckets in, sinks' buckets out."""
-
-    def __init__(self, segment: Segment) -> None:
-        self._segment = segment
-
-    def process(self, buckets: Sequence[Bucket], stats: WorkerStats) -> list[Bucket]:
+    def _tables(self, buckets: Sequence[Bucket]) -> dict[str, pa.Table]:
         tables: dict[str, list[pa.Table]] = {}
         for bucket in buckets:
             if bucket.payload is not None:
-                for source, table in decode(cast(bytes, bucket.payload)).items():
-                    tables.setdefault(source, []).append(table)
-        inputs = {source: pa.concat_tables(parts) for source, parts in tables.items()}
-        before = self._segment.through
-        advanced = self._segment.advance(inputs, buckets[-1].number)
-        stats.rows_in += sum(table.num_rows for table in inputs.values())
-        stats.rows_out += sum(t.num_rows for tables in advanced.buckets.values() for t in tables.values())
-        out = [made_of(number, advanced.buckets[number]) for number in sorted(advanced.buckets)]
-        if advanced.through > (out[-1].number if out else before):
-            # No more rows, but the boundary moved on.
-            out.append(Bucket(advanced.through))
-        return out
+                for stream, table in merged(cast(Sequence[Part], bucket.payload), self._time_of).items():
+                    tables.setdefault(stream, []).append(table)
+        return {stream: pa.concat_tables(parts) for stream, parts in tables.items()}
 
-    def snapshot(self, into: Path) -> Snapshot:
-        return self._segment.snapshot(into)
+    def _emit(self, output: Output) -> None:
+        shares: list[tuple[Partition, tuple[Bucket, ...]]] = []
+        encoded: dict[int, Bucket] = {}
+        rows_out = 0
+        for consumer in output.consumers:
+            rows = output.shares.get(consumer, {})
+            stream = self._stream_for(consumer)
+            run: list[Bucket] = []
+            for number in sorted(rows):
+                table = rows[number]
+                rows_out += table.num_rows
+                bucket = encoded.get(id(table))
+                if bucket is None:
+                    payload = encode({stream: table})
+                    bucket = encoded[id(table)] = Bucket(number, payload, len(payload))
+                run.append(bucket)
+            if output.through > (run[-1].number if run else self._through.get(consumer, NOTHING)):
+                # No more rows, but the boundary moved on.
+                run.append(Bucket(output.through))
+            self._through[consumer] = output.through
+            if run:
+                shares.append((consumer, tuple(run)))
+        with self._counting:
+            self.stats.rows_out += rows_out
+        if shares:
+            self._owner.produced(tuple(shares))
 
-
-def made_of(number: BucketId, tables: Mapping[str, pa.Table]) -> Bucket:
-    """A bucket that holds these tables."""
-    payload = encode(tables)
-    return Bucket(number, payload, len(payload))
+    def _snapshot(self, version: int, into: Path) -> None:
+        began = time.monotonic()
+        try:
+            snapshot = self._engine.snapshot(into)
+        except Exception as problem:
+            self._owner.snapshot_failed(version, problem)
+            return
+        self._owner.snapshot_taken(version, snapshot, int((time.monotonic() - began) * 1e6))

@@ -1,0 +1,211 @@
+"""The copies of a node, as the view seats them: the ports of its host.
+
+A node that loses a seat drops that copy and goes on with the others. Nothing of a lost copy is left, and all
+that still comes of it is void, so the process does not have to start over: it is a standby for that seat, like
+any other node.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from understudy.core.bucket import Bucket
+from understudy.core.errors import Fenced
+from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.parcels import FetchState, Inside
+from understudy.core.replica.events import CopyState, FetchFailed
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.events import Report
+from understudy.engine.flow_engines import FlowEngines
+from understudy.engine.segments import SINK_PREFIX
+from understudy.flow.flow import Flow
+from understudy.runtime.actor import Actor
+from understudy.runtime.hosting import Hosting
+from understudy.runtime.node.copy import CopyParts, HostedCopy, Lent
+from understudy.runtime.node.mover import PURPOSE, StateFetch, request_of, send_state
+from understudy.runtime.node.pace import Pace
+from understudy.runtime.recording import Recorder
+from understudy.runtime.settings import RunSettings
+from understudy.runtime.transport.channel import Channel
+from understudy.runtime.transport.endpoint import Accepted, Endpoint, NotYet
+from understudy.runtime.transport.wire import Frame
+
+log = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT_S = 10.0
+
+
+class Copies(Hosting):
+    """What a node hosts."""
+
+    def __init__(
+        self,
+        host: Host,
+        settings: RunSettings,
+        actor: Actor,
+        *,
+        flow: Flow,
+        engines: FlowEngines,
+        folder: Path,
+        recorder: Recorder,
+        address_of: Callable[[str], str | None],
+        tell: Callable[[Report], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(host, settings, actor, address_of, tell)
+        self._settings = settings
+        self._flow = flow
+        self._engines = engines
+        self._folder = folder
+        self._recorder = recorder
+        self._address_of = address_of
+        self._on_failure = on_failure
+        self._copies: dict[Copy, HostedCopy] = {}
+        self._starting = threading.Lock()
+        self._time_of = {name: stream.time for name, stream in engines.streams.items()}
+
+    def listen_on(self, endpoint: Endpoint) -> None:
+        self.mesh.listen_on(endpoint)
+        endpoint.handle(PURPOSE, self._admit_fetch)
+
+    def close_engines(self) -> None:
+        """End the queries. Called when the actor has ended."""
+        for thread in [copy.end() for copy in self._copies.values()]:
+            thread.join(LEAVE_TIMEOUT_S)
+
+    def peer_down(self, node: str, serial: int) -> None:
+        super().peer_down(node, serial)
+        for hosted in self._copies.values():
+            hosted.hurry()
+
+    # --- ports -------------------------------------------------------------------------------------------
+
+    def start(self, copy: Copy, epoch: int) -> None:
+        log.info("takes the seat %s, epoch %d, empty", copy, epoch)
+        self._made(copy, epoch).begin()
+
+    def wait(self, copy: Copy, epoch: int) -> None:
+        log.info("takes the seat %s, epoch %d, as a standby", copy, epoch)
+        self._made(copy, epoch)
+
+    def _made(self, copy: Copy, epoch: int) -> HostedCopy:
+        name = copy.partition.name
+
+        def stream_for(consumer: Partition) -> str:
+            sink = consumer.name.removeprefix(SINK_PREFIX)
+            return self._flow.sinks[sink].input if consumer.name != sink else name
+
+        parts = CopyParts(
+            folder=self._folder / f"{name}-{copy.partition.index}-{copy.replica}-{epoch}",
+            make_engine=lambda folder: self._engines.engine(copy.partition, folder),
+            starting=self._starting,
+            stream_for=stream_for,
+            time_of=self._time_of,
+            pace=Pace(self._settings.crowd or 0.0, self._flow.bucket_us / 1e6),
+            on_failure=self._on_failure,
+        )
+        hosted = self._copies[copy] = HostedCopy(copy, epoch, self, self._recorder, parts)
+        return hosted
+
+    def fetch(self, wanted: FetchState) -> None:
+        hosted = self._copies[wanted.copy]
+        address = self._address_of(wanted.node)
+        if address is None:
+            failed = FetchFailed(wanted.attempt, f"nobody knows where {wanted.node} is")
+            self.post(Inside(wanted.copy, wanted.epoch, failed))
+            return
+        hosted.fetch(wanted, StateFetch(address, wanted, self.host.name, self._settings))
+
+    def leave(self, copy: Copy, epoch: int) -> None:
+        log.info("leaves the seat %s, epoch %d", copy, epoch)
+        hosted = self._copies.pop(copy, None)
+        if hosted is not None:
+            hosted.end()
+
+    def process(self, copy: Copy, epoch: int, buckets: tuple[Bucket, ...]) -> None:
+        self._copies[copy].process(buckets)
+
+    def snapshot(self, copy: Copy, epoch: int, version: int) -> None:
+        self._copies[copy].snapshot(version)
+
+    def lend(self, copy: Copy, epoch: int, state: CopyState) -> None:
+        self._copies[copy].lend(state)
+
+    def unlend(self, copy: Copy, epoch: int, version: int) -> None:
+        self._copies[copy].unlend(version)
+
+    # --- a standby fetches what is kept for it -------------------------------------------------------------
+
+    def _admit_fetch(self, hello: Mapping[str, Any]) -> Accepted:
+        node, standby, epoch, lender, version = request_of(hello)
+        view = self.host.view
+        if view is None or view.epoch < epoch:
+            raise NotYet("the view that seats this standby has not arrived here")
+        if not view.holds(standby, node, epoch):
+            raise Fenced(f"{node} does not hold {standby} since epoch {epoch}")
+        hosted = self._copies.get(lender)
+        lent: Lent | None = None if hosted is None else hosted.lent.get(version)
+        if lent is None:
+            raise NotYet(f"snapshot {version} of {lender} is not kept here")
+
+        def opened(channel: Channel) -> None:
+            threading.Thread(
+                target=send_state,
+                args=(channel, lent.snapshot.directory, lent.state),
+                name=f"state of {lender} for {node}",
+                daemon=True,
+            ).start()
+
+        return Accepted(
+            on_open=opened,
+            on_frame=lambda _frame: None,
+            on_closed=lambda _why: None,
+            name=f"state of {lender} for {node}",
+        )
+
+    # --- how it is doing ---------------------------------------------------------------------------------
+
+    def tell_stats(self) -> None:
+        """Tell the gateway how the copies are doing. May be called from any thread."""
+        self._actor.post(self._tell_stats)
+
+    def _tell_stats(self) -> None:
+        copies = {str(copy): self._copy_stats(hosted) for copy, hosted in self._copies.items()}
+        each = list(copies.values())
+        whole = {
+            "rows_in": sum(c["rows_in"] for c in each),
+            "rows_out": sum(c["rows_out"] for c in each),
+            "groups": min((c["groups"] for c in each), default=0),
+            "last_group_ms": max((c["last_group_ms"] for c in each), default=0.0),
+            "last_group_buckets": max((c["last_group_buckets"] for c in each), default=0),
+            "queued_buckets": max((c["queued_buckets"] for c in each), default=0),
+            "unacked_buckets": max((c["unacked_buckets"] for c in each), default=0),
+            "version": max((c["version"] for c in each), default=0),
+        }
+        self.mesh.tell(GATEWAY, Frame({"kind": "stats", **whole, "copies": copies}))
+
+    def _copy_stats(self, hosted: HostedCopy) -> dict[str, Any]:
+        stats, fetch = hosted.stats, hosted.fetching
+        resident = self.host.residents.get(hosted.copy)
+        machine = resident.machine if resident is not None else None
+        facts: dict[str, Any] = {
+            "rows_in": stats.rows_in,
+            "rows_out": stats.rows_out,
+            "groups": stats.groups,
+            "last_group_ms": round(stats.last_group_ms, 1),
+            "last_group_buckets": stats.last_group_buckets,
+            "queued_buckets": 0,
+            "unacked_buckets": 0,
+            "version": 0,
+        }
+        if machine is not None and machine.below is not None and machine.above is not None:
+            facts["queued_buckets"] = machine.below.merge.waiting
+            facts["unacked_buckets"] = max((len(o.buffer) for o in machine.above.outlets.values()), default=0)
+            facts["version"] = machine.lending.version
+            if fetch is not None and not machine.begun:
+                facts["moved_bytes"], facts["moving_bytes"] = fetch.received_bytes, fetch.total_bytes
+        return facts

@@ -1,0 +1,236 @@
+"""A copy on its node: an engine with its worker, and the movement of its state.
+
+The protocol is in `core.host` on the node's actor; this does what it asks for. An engine is made and started
+beside the dataflow, in a thread of its own. A copy that leaves takes its engine with it; all that the worker
+still says is void, which the host knows by the seat's epoch.
+
+A newcomer's trouble is its own. A full disk, a file that was damaged on its way, an engine that does not start
+from its snapshot: the host is told, asks again or gives the seat up, and other copies on the node go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy.core.bucket import Bucket, BucketId
+from understudy.core.errors import require
+from understudy.core.host.parcels import Began, FetchState
+from understudy.core.replica.events import (
+    CopyState,
+    FetchFailed,
+    Installed,
+    Processed,
+    Produced,
+    Progress,
+    SnapshotFailed,
+    SnapshotTaken,
+)
+from understudy.core.shape.partition import Copy, Partition
+from understudy.engine.interface import CopyEngine, Snapshot
+from understudy.engine.storing import open_snapshot
+from understudy.runtime.hosting import Hosting
+from understudy.runtime.node.mover import StateFetch
+from understudy.runtime.node.pace import Pace
+from understudy.runtime.node.worker import Shares, Worker, WorkerStats
+from understudy.runtime.recording import Recorder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CopyParts:
+    """What a node gives each of its copies."""
+
+    folder: Path
+    make_engine: Callable[[Path], CopyEngine]
+    #: Two queries that start at once take longer than one after the other.
+    starting: threading.Lock
+    stream_for: Callable[[Partition], str]
+    time_of: Mapping[str, str]
+    pace: Pace
+    on_failure: Callable[[BaseException], None]
+
+
+@dataclass(frozen=True)
+class Lent:
+    """A snapshot that is kept for a standby."""
+
+    snapshot: Snapshot
+    state: CopyState
+
+
+class HostedCopy:
+    """One copy in its seat. Public methods that do not say otherwise belong to the actor."""
+
+    def __init__(
+        self, copy: Copy, epoch: int, hosting: Hosting, recorder: Recorder, parts: CopyParts
+    ) -> None:
+        self.copy = copy
+        self.epoch = epoch
+        self._hosting = hosting
+        self._recorder = recorder
+        self._parts = parts
+        self._over = threading.Event()
+        self._engine: CopyEngine | None = None
+        self._worker: Worker | None = None
+        self._taken: dict[int, Snapshot] = {}
+        #: Snapshots that a standby may fetch, by version. Read by the endpoint's threads.
+        self.lent: dict[int, Lent] = {}
+        self.fetching: StateFetch | None = None
+
+    @property
+    def stats(self) -> WorkerStats:
+        return WorkerStats() if self._worker is None else self._worker.stats
+
+    # --- beginning and leaving ---------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start with an empty engine."""
+        self._in_thread("engine", self._begin)
+
+    def fetch(self, wanted: FetchState, fetch: StateFetch) -> None:
+        """Start with the state of another copy."""
+        self.fetching = fetch
+        self._in_thread("catch-up", lambda: self._fetch(wanted, fetch))
+
+    def end(self) -> threading.Thread:
+        """Leave the seat; the engine ends in the thread that is returned."""
+        self._over.set()
+        if self.fetching is not None:
+            self.fetching.stop()
+        return self._in_thread("leaving", self._end)
+
+    def _in_thread(self, what: str, do: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                do()
+            except BaseException as error:
+                self.failed(error)
+
+        thread = threading.Thread(target=guarded, name=f"{what} {self.copy}", daemon=True)
+        thread.start()
+        return thread
+
+    def _begin(self) -> None:
+        if self._start(None, {}):
+            self._hosting.post(Began(self.copy, self.epoch))
+
+    def _fetch(self, wanted: FetchState, fetch: StateFetch) -> None:
+        into = self._parts.folder / f"incoming-{wanted.attempt}"
+        try:
+            state = fetch.run(into, self._progressed)
+            produced = {partition: outlet.produced_through for partition, outlet in state.outlets}
+            began = self._start(open_snapshot(into), produced)
+        except Exception as problem:
+            if not self._over.is_set():
+                log.warning("%s: its state was not installed: %s", self.copy, problem)
+                log.debug("the reason", exc_info=problem)
+                self._drop_engine()
+                failed = FetchFailed(wanted.attempt, f"{type(problem).__name__}: {problem}")
+                self._hosting.inside(self.copy, self.epoch, failed)
+            return
+        finally:
+            shutil.rmtree(into, ignore_errors=True)
+        if began:
+            self._recorder.installed_in(self.copy, state.version, state.through)
+            self._hosting.inside(self.copy, self.epoch, Installed(wanted.attempt, state))
+
+    def _progressed(self) -> None:
+        self._hosting.inside(self.copy, self.epoch, Progress())
+
+    def _start(self, snapshot: Snapshot | None, produced: Mapping[Partition, BucketId]) -> bool:
+        """Make the engine and start it; False if the copy has left meanwhile."""
+        with self._parts.starting:
+            if self._over.is_set():
+                return False
+            engine = self._engine = self._parts.make_engine(self._parts.folder / "engine")
+            engine.start(snapshot)
+        self._worker = Worker(
+            engine,
+            self,
+            self._parts.pace,
+            stream_for=self._parts.stream_for,
+            time_of=self._parts.time_of,
+            produced=produced,
+        )
+        return True
+
+    def _drop_engine(self) -> None:
+        with self._parts.starting:
+            engine, self._engine = self._engine, None
+            if engine is not None:
+                engine.close()
+
+    def _end(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+        self._drop_engine()
+        shutil.rmtree(self._parts.folder, ignore_errors=True)
+
+    # --- what the host asks for --------------------------------------------------------------------------
+
+    def process(self, buckets: tuple[Bucket, ...]) -> None:
+        require(self._worker is not None, f"{self.copy} was given work before it had an engine")
+        assert self._worker is not None
+        self._recorder.handed_to(self.copy, buckets)
+        self._worker.process(buckets)
+
+    def snapshot(self, version: int) -> None:
+        assert self._worker is not None
+        into = self._parts.folder / "outgoing" / str(version)
+        shutil.rmtree(into, ignore_errors=True)
+        into.parent.mkdir(parents=True, exist_ok=True)
+        self._worker.snapshot(version, into)
+
+    def lend(self, state: CopyState) -> None:
+        snapshot = self._taken.pop(state.version)
+        self.lent[state.version] = Lent(snapshot, state)
+
+    def unlend(self, version: int) -> None:
+        lent = self.lent.pop(version, None)
+        snapshot = self._taken.pop(version, None) if lent is None else lent.snapshot
+        if snapshot is not None:
+            shutil.rmtree(snapshot.directory, ignore_errors=True)
+
+    def hurry(self) -> None:
+        """A process was lost: this copy may have to stand in for one that was ahead of it."""
+        self._parts.pace.hurry(time.monotonic())
+        self.wake()
+
+    def wake(self) -> None:
+        if self._worker is not None:
+            self._worker.wake()
+
+    # --- the worker --------------------------------------------------------------------------------------
+
+    def produced(self, shares: Shares) -> None:
+        for consumer, buckets in shares:
+            self._recorder.produced_for(self.copy, consumer, buckets)
+        self._hosting.inside(self.copy, self.epoch, Produced(shares))
+
+    def processed(self) -> None:
+        self._hosting.inside(self.copy, self.epoch, Processed())
+
+    def snapshot_taken(self, version: int, snapshot: Snapshot, pause_us: int) -> None:
+        self._recorder.snapshot_of(self.copy, version, snapshot, pause_us)
+        # Kept before the host hears of it: the host's answer is to lend it.
+        self._taken[version] = snapshot
+        self._hosting.inside(self.copy, self.epoch, SnapshotTaken(version))
+
+    def snapshot_failed(self, version: int, why: Exception) -> None:
+        log.warning("%s: no snapshot could be taken: %s", self.copy, why)
+        self._hosting.inside(self.copy, self.epoch, SnapshotFailed(version, str(why)))
+
+    def failed(self, error: BaseException) -> None:
+        if self._over.is_set():
+            log.info("%s left while its engine worked: %s", self.copy, error)
+            return
+        self._parts.on_failure(error)
+
+
