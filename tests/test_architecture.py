@@ -15,7 +15,7 @@ ROOT = Path(understudy.__file__).parent
 ALLOWED = {
     "flow": {"flow"},
     "core": {"core"},
-    "engine": {"engine", "flow", "core.bucket", "core.errors", "core.partition", "core.topology"},
+    "engine": {"engine", "flow", "core.bucket", "core.errors", "core.shape"},
     "history": {"history", "core"},
     "sim": {"sim", "core", "history"},
     "runtime": {"runtime", "engine", "core", "flow", "history"},

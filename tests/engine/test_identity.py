@@ -37,18 +37,9 @@ def test_a_snapshot_goes_on_where_it_was_taken(tmp_path: Path) -> None:
         (replace(SESSIONS, share=Share(0, 2, ("src", "dst"))), "not of partition 0 of 2 by src, dst"),
         (replace(SESSIONS, share=Share(0, 3, ("src",))), "not of partition 0 of 3 by src. Restore"),
         (replace(SESSIONS, share=WHOLE), "not of partition 0 of 1. Restore"),
-        (replace(SESSIONS, dealt_to={}), r"dealt out to stats \(by app, src into 2\), not to nobody"),
+        (replace(SESSIONS, dealt_to={}), r"dealt out to stats \(by app, src into 2\), not to no partitions"),
     ],
 )
 def test_a_snapshot_goes_nowhere_else(tmp_path: Path, other: Identity, said: str) -> None:
     with pytest.raises(EnvironmentFailed, match=said):
         other.require_own(tmp_path, written(SESSIONS, tmp_path / "snapshot"))
-
-
-def test_a_snapshot_that_names_no_partition_is_of_a_whole_fragment(tmp_path: Path) -> None:
-    manifest = {"fragment": "sessions"}
-    Identity("sessions", WHOLE, {}).require_own(tmp_path, manifest)
-    with pytest.raises(
-        EnvironmentFailed, match=r"is of partition 0 of 1, not of partition 0 of 3 by src, dst"
-    ):
-        SESSIONS.require_own(tmp_path, manifest)

@@ -10,22 +10,23 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from understudy.core.partition import Partition
-from understudy.core.topology import EGRESS, INGRESS, Topology
+from understudy.core.bucket import NOTHING
+from understudy.core.shape.partition import Partition
 from understudy.engine.digest import canonical_order, digest_of
-from understudy.engine.partitions import PartitionAdvanced, PartitionedFlow, PartitionEngine
+from understudy.engine.flow_engines import FlowEngines
+from understudy.engine.interface import CopyEngine, Output, Snapshot
 from understudy.engine.times import path_of, times_of
 from understudy.flow.dealing import deal, partition_numbers
 from understudy.flow.flow import Flow
 
 
 class PartitionedRun:
-    """Sources are dealt out by Arrow, fragments' outputs by Spark. What reaches egress is in `delivered`."""
+    """Sources are dealt out by Arrow, fragments' outputs by Spark. What reaches sinks is in `delivered`."""
 
     def __init__(
         self,
         flow: Flow,
-        topology: Topology,
+        partitions: int,
         spark: SparkSession,
         folder: Path,
         *,
@@ -33,34 +34,39 @@ class PartitionedRun:
         counts: Counter[str],
     ) -> None:
         self.flow = flow
-        self.topology = topology
-        self.partitioned = PartitionedFlow(flow, topology, spark=spark)
+        self.made = FlowEngines(flow, "fragment", partitions, spark=spark)
+        self.topology = self.made.topology
         self.chance = random.Random(seed)
         self.folder = folder
         self.compared = counts
-        self.partitions = [p for level in topology.levels for p in level]
-        self.engines: dict[Partition, PartitionEngine] = {}
+        self.partitions = self.topology.partitions
+        self.engines: dict[Partition, CopyEngine] = {}
         #: (consumer, stream) -> bucket -> the parts that its producers sent.
         self.waiting: dict[tuple[Partition, str], dict[int, list[pa.Table]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        self.delivered: dict[str, dict[int, list[pa.Table]]] = defaultdict(lambda: defaultdict(list))
+        self.delivered: dict[Partition, dict[int, list[pa.Table]]] = defaultdict(lambda: defaultdict(list))
         self.sent: Counter[tuple[str, Partition]] = Counter()
-        self.sealed: dict[Partition, int] = {INGRESS: -1}
+        self.sealed = dict.fromkeys(self.topology.ends | set(self.partitions), NOTHING)
 
     def __enter__(self) -> PartitionedRun:
         for partition in self.partitions:
             self.engines[partition] = self.engine(partition)
             self.engines[partition].start()
-            self.sealed[partition] = self.engines[partition].output_through
         return self
 
     def __exit__(self, *problem: object) -> None:
         for engine in self.engines.values():
             engine.close()
 
-    def engine(self, partition: Partition) -> PartitionEngine:
-        return self.partitioned.engine(partition, self.folder / str(partition))
+    def engine(self, partition: Partition) -> CopyEngine:
+        return self.made.engine(partition, self.folder / str(partition))
+
+    def start_again(self, partition: Partition, snapshot: Snapshot) -> None:
+        """Another engine goes on from a snapshot in place of the one that is there."""
+        self.engines[partition].close()
+        self.engines[partition] = self.engine(partition)
+        self.engines[partition].start(snapshot)
 
     def feed(self, source: str, rows: pa.Table, through: int) -> None:
         """Deal a source's rows out to every fragment that reads it."""
@@ -72,10 +78,10 @@ class PartitionedRun:
                     for bucket, part in self.buckets(source, share):
                         self.waiting[Partition(name, index), source][bucket].append(part)
                         self.sent[source, Partition(name, index)] += part.num_rows
-        self.sealed[INGRESS] = through
+        self.sealed[Partition(source)] = through
 
     def buckets(self, stream: str, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        numbers = self.partitioned.streams[stream].numbers(rows, self.flow.bucket_us)
+        numbers = self.made.streams[stream].numbers(rows, self.flow.bucket_us)
         for bucket in sorted(set(numbers.tolist())):
             yield bucket, rows.filter(pa.array(numbers == bucket))
 
@@ -85,7 +91,7 @@ class PartitionedRun:
     def inputs(self, partition: Partition, through: int) -> dict[str, pa.Table]:
         """What waits for a partition in buckets up to `through`: merged, and left where it is."""
         found = {}
-        for stream in self.topology.inputs[partition.fragment]:
+        for stream in self.topology.inputs[partition.name]:
             waiting = self.waiting[partition, stream]
             parts = [self.merged(stream, waiting[bucket]) for bucket in sorted(waiting) if bucket <= through]
             if parts:
@@ -94,35 +100,42 @@ class PartitionedRun:
 
     def merged(self, stream: str, parts: list[pa.Table]) -> pa.Table:
         whole = pa.concat_tables(parts).combine_chunks()
-        path = path_of(self.partitioned.streams[stream].time, whole.column_names)
+        path = path_of(self.made.streams[stream].time, whole.column_names)
         return canonical_order(whole, times_of(whole, path))
 
-    def step(self, partition: Partition, through: int) -> PartitionAdvanced:
+    def step(self, partition: Partition, through: int) -> list[Output]:
         """Advance a partition and hand its output on."""
-        advanced = self.engines[partition].advance(self.inputs(partition, through), through)
+        outputs = self.advanced(self.engines[partition], partition, through)
         self.compared["batches"] += 1
-        for stream in self.topology.inputs[partition.fragment]:
+        for stream in self.topology.inputs[partition.name]:
             waiting = self.waiting[partition, stream]
             for bucket in [bucket for bucket in waiting if bucket <= through]:
                 del waiting[bucket]
-        self.hand_on(partition, advanced)
-        return advanced
+        for output in outputs:
+            self.hand_on(partition, output)
+        return outputs
 
-    def hand_on(self, partition: Partition, advanced: PartitionAdvanced) -> None:
-        schema = self.engines[partition].schema
-        for consumer, shares in advanced.shares.items():
-            assert consumer in self.topology.consumers(partition)
+    def advanced(self, engine: CopyEngine, partition: Partition, through: int) -> list[Output]:
+        """What an engine puts out for the inputs that wait for a partition, which are left where they are."""
+        outputs: list[Output] = []
+        engine.advance(self.inputs(partition, through), through, outputs.append)
+        return outputs
+
+    def hand_on(self, partition: Partition, output: Output) -> None:
+        names = self.made.streams[partition.name].schema.names
+        assert output.consumers == self.topology.consumers(partition)
+        for consumer, shares in output.shares.items():
             for bucket, rows in shares.items():
-                assert self.sealed[partition] < bucket <= advanced.through
+                assert self.sealed[partition] < bucket <= output.through
                 assert rows.num_rows
-                assert rows.schema.names == schema.names
-                assert rows.equals(self.merged(partition.fragment, [rows])), "not in canonical order"
-                self.sent[partition.fragment, consumer] += rows.num_rows
-                if consumer == EGRESS:
-                    self.delivered[partition.fragment][bucket].append(rows)
+                assert rows.schema.names == names
+                assert rows.equals(self.merged(partition.name, [rows])), "not in canonical order"
+                self.sent[partition.name, consumer] += rows.num_rows
+                if consumer in self.topology.ends:
+                    self.delivered[consumer][bucket].append(rows)
                 else:
-                    self.waiting[consumer, partition.fragment][bucket].append(rows)
-        self.sealed[partition] = advanced.through
+                    self.waiting[consumer, partition.name][bucket].append(rows)
+        self.sealed[partition] = output.through
 
     def run(self, through: int, stop: Partition | None = None) -> None:
         """Let partitions take turns until all have come to `through`, as far as their inputs let them.
@@ -142,19 +155,21 @@ class PartitionedRun:
     def earliest(self, partition: Partition) -> int:
         found = [
             bucket
-            for stream in self.topology.inputs[partition.fragment]
+            for stream in self.topology.inputs[partition.name]
             for bucket in self.waiting[partition, stream]
         ]
         return min(found, default=self.ready(partition))
 
     def rows_of(self, fragment: str) -> dict[int, pa.Table]:
-        """What egress got of a fragment, by bucket, in canonical order."""
-        return {b: self.merged(fragment, parts) for b, parts in sorted(self.delivered[fragment].items())}
+        """What the sink of a fragment got, by bucket, in canonical order."""
+        delivered = self.delivered[Partition(f"sink:{fragment}")]
+        return {bucket: self.merged(fragment, parts) for bucket, parts in sorted(delivered.items())}
 
 
-def digests(advanced: PartitionAdvanced) -> Mapping[tuple[str, int], str]:
+def digests(outputs: list[Output]) -> Mapping[tuple[str, int], str]:
     return {
         (str(consumer), bucket): digest_of(rows)
-        for consumer, shares in advanced.shares.items()
+        for output in outputs
+        for consumer, shares in output.shares.items()
         for bucket, rows in shares.items()
     }

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from driving import Driven, engine_of, flow_of
 from pyspark.sql import SparkSession
-from spark_cases import CASES, END, SCHEMA, WIDTH_US, Case, cut, random_cuts, random_rows
+from spark_cases import CASES, END, WIDTH_US, Case, cut, random_cuts, random_rows
 
 from understudy.core.bucket import NOTHING
 from understudy.engine.digest import canonical_order, digest_of
+from understudy.engine.interface import CopyEngine
 from understudy.engine.query import Input
 from understudy.engine.session import endpoint
 from understudy.engine.spark import SparkEngine
@@ -43,22 +45,11 @@ def by_bucket(table: pa.Table, time: str) -> dict[int, pa.Table]:
 
 
 @pytest.fixture
-def engine_for(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[Case], SparkEngine]]:
-    made: list[SparkEngine] = []
+def engine_for(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[Case], CopyEngine]]:
+    made: list[CopyEngine] = []
 
-    def make(case: Case) -> SparkEngine:
-        made.append(
-            SparkEngine(
-                spark,
-                endpoint(),
-                name=case.name,
-                function=case.function,
-                inputs={name: Input(SCHEMA, "ts") for name in case.inputs},
-                time=case.time,
-                width_us=WIDTH_US,
-                directory=tmp_path / "work",
-            )
-        )
+    def make(case: Case) -> CopyEngine:
+        made.append(engine_of(flow_of(case.name, case.function, case.time, case.inputs), spark, tmp_path))
         return made[-1]
 
     yield make
@@ -81,7 +72,7 @@ def require_equal(
 def test_output_equals_the_batch_job_for_any_grouping_and_restore(
     name: str,
     spark: SparkSession,
-    engine_for: Callable[[Case], SparkEngine],
+    engine_for: Callable[[Case], CopyEngine],
     tmp_path: Path,
     compared: Counter[str],
 ) -> None:
@@ -91,32 +82,30 @@ def test_output_equals_the_batch_job_for_any_grouping_and_restore(
         expected = expected_buckets(spark, case, rows)
         assert expected, "a case without output proves nothing"
         cuts = [END] if seed == 0 else random_cuts(seed + 17 * len(name))
-        engine = engine_for(case)
-        engine.start()
-        got: dict[int, pa.Table] = {}
-        chance = random.Random(seed)
-        restore_at = chance.randrange(len(cuts)) if len(cuts) > 1 else None
-        kept: tuple[object, int, dict[int, pa.Table]] | None = None
-        at = 0
-        while at < len(cuts):
-            if at == restore_at and kept is None:
-                kept = (engine.snapshot(tmp_path / f"snapshot-{seed}"), at, dict(got))
-            after, through = engine.through, cuts[at]
-            sealed = engine.output_through
-            advanced = engine.advance({n: cut(t, after, through) for n, t in rows.items()}, through)
-            compared["batches"] += 1
-            assert all(sealed < number <= advanced.through for number in advanced.rows)
-            got.update(advanced.rows)
-            at += 1
-            if kept is not None and restore_at is not None and at >= min(restore_at + 2, len(cuts)):
-                snapshot, at, got = kept[0], kept[1], dict(kept[2])
-                engine.restore(snapshot)  # type: ignore[arg-type]
+        run = Driven(engine_for(case))
+        run.engine.start()
+        restore_at = random.Random(seed).randrange(len(cuts)) if len(cuts) > 1 else None
+        for at, through in enumerate(cuts):
+            if at == restore_at:
+                # What the first engine does after its snapshot is undone.
+                first, snapshot = run, run.engine.snapshot(tmp_path / f"snapshot-{seed}")
+                run = first.goes_on_in(engine_for(case), snapshot)
+                advance(first, rows, through)
+                first.engine.close()
                 compared["restores"] += 1
-                restore_at = None
-        require_equal(got, expected, compared, f"{name}, seed {seed}, cuts {cuts}")
+            advance(run, rows, through)
+            compared["batches"] += 1
+        require_equal(run.rows_of(name), expected, compared, f"{name}, seed {seed}, cuts {cuts}")
         compared["groupings"] += 1
-        assert engine.horizon() == NOTHING if engine.unbounded else engine.horizon() > END - 60
-        engine.close()
+        horizon = run.engine.horizon()
+        assert horizon == NOTHING if run.engine.unbounded else horizon > END - 60
+        run.engine.close()
+
+
+def advance(run: Driven, rows: Mapping[str, pa.Table], through: int) -> None:
+    after = run.engine.through
+    run.advance({name: cut(table, after, through) for name, table in rows.items()}, through)
+    assert run.engine.through == through
 
 
 def test_nested_columns_come_out_as_they_went_in(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from driving import Driven, engine_of, flow_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -157,23 +158,30 @@ def test_a_row_without_a_time_is_a_broken_contract(make: Make) -> None:
         engine.advance({"a": ROWS}, END)
 
 
-def test_a_query_that_fails_raises_sparks_message_and_can_be_restored(make: Make, tmp_path: Path) -> None:
-    engine = make(lambda a: a.withColumn("x", F.expr("if(v < 0, raise_error('boom ' || v), 1)")))
-    engine.start()
-    engine.advance({"a": cut(ROWS, 0, ORIGIN + 5)}, ORIGIN + 5)
-    snapshot = engine.snapshot(tmp_path / "snapshot")
+def test_after_a_query_failed_with_sparks_message_another_goes_on_from_a_snapshot(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def boom(a: DataFrame) -> DataFrame:
+        return a.withColumn("x", F.expr("if(v < 0, raise_error('boom ' || v), 1)"))
+
+    flow = flow_of("suspect", boom, "ts")
+    failing = Driven(engine_of(flow, spark, tmp_path / "one"))
+    failing.engine.start()
+    failing.advance({"a": cut(ROWS, 0, ORIGIN + 5)}, ORIGIN + 5)
+    snapshot = failing.engine.snapshot(tmp_path / "snapshot")
     poison = pa.table(
         [["k"], [-1], [0], pa.array([(ORIGIN + 6) * WIDTH_US], pa.int64()).cast(SCHEMA.field("ts").type)],
         schema=SCHEMA,
     )
     with pytest.raises(FlowError, match=r"'suspect'.*boom -1"):
-        engine.advance({"a": poison}, ORIGIN + 6)
-    with pytest.raises(BrokenInvariant, match="restore"):
-        engine.advance({}, ORIGIN + 7)
-    engine.restore(snapshot)
-    rest = cut(ROWS, ORIGIN + 5, END)
-    advanced = engine.advance({"a": rest}, END)
-    assert sum(table.num_rows for table in advanced.rows.values()) == rest.num_rows
+        failing.advance({"a": poison}, ORIGIN + 6)
+    with pytest.raises(BrokenInvariant, match="start another from a snapshot"):
+        failing.advance({}, ORIGIN + 7)
+    failing.engine.close()
+    again = failing.goes_on_in(engine_of(flow, spark, tmp_path / "two"), snapshot)
+    again.advance({"a": cut(ROWS, ORIGIN + 5, END)}, END)
+    assert sum(table.num_rows for table in again.rows_of("suspect").values()) == ROWS.num_rows
+    again.engine.close()
 
 
 def test_a_function_that_raises_is_the_flows_fault_whatever_it_raises(make: Make) -> None:

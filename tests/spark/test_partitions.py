@@ -5,7 +5,6 @@ restored or replaced; and declarations that would part what belongs together are
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,12 @@ from test_against_batch import by_bucket, require_equal
 
 import understudy as us
 from understudy.core.errors import BrokenInvariant
-from understudy.core.partition import Partition
-from understudy.core.topology import EGRESS
+from understudy.core.shape.partition import Partition
 from understudy.demo.packets import SCHEMA, lanes_for, packets
 from understudy.demo.sessions import sessions, stats
 from understudy.demo.truth import generated
-from understudy.engine.partitions import PartitionedFlow
+from understudy.engine.flow_engines import FlowEngines
 from understudy.flow.errors import EnvironmentFailed, FlowError
-from understudy.runtime.partitioning import topology_of
 
 RATE, ROWS = 300, 900
 EVENTS = us.Push("k string, v bigint, id bigint, ts timestamp")
@@ -48,10 +45,9 @@ def test_partitions_of_a_chain_put_out_what_the_batch_job_does(
 ) -> None:
     flow = sessions_flow()
     rows = generated(flow, "packets", ORIGIN * WIDTH_US)
-    topology = topology_of(flow, 2)
-    assert topology.counts == {"sessions": 3, "stats": 2}
     last = ORIGIN + ROWS * 10 // RATE + 15
-    with PartitionedRun(flow, topology, spark, tmp_path, seed=1, counts=compared) as run:
+    with PartitionedRun(flow, 2, spark, tmp_path, seed=1, counts=compared) as run:
+        assert run.topology.counts == {"sessions": 3, "stats": 2}
         run.feed("packets", rows, last)
         moved, rolled_back = Partition("sessions", 1), Partition("stats", 0)
 
@@ -60,31 +56,31 @@ def test_partitions_of_a_chain_put_out_what_the_batch_job_does(
         through = run.engines[moved].through + 4
         newcomer = run.engine(moved)
         newcomer.start(run.engines[moved].snapshot(tmp_path / "moved"))
-        alone = newcomer.advance(run.inputs(moved, through), through)
+        alone = run.advanced(newcomer, moved, through)
         leaving = run.engines[moved]
         assert digests(run.step(moved, through)) == digests(alone)
         run.engines[moved] = newcomer
         leaving.close()
 
-        # A partition goes back to its snapshot and does it all again.
+        # What a partition did after its snapshot is done again by another engine.
         run.run(ORIGIN + 25)
         snapshot = run.engines[rolled_back].snapshot(tmp_path / "rolled-back")
         before, through = snapshot.through, run.engines[rolled_back].through + 5
         run.run(before)
         for other in run.partitions:
-            if other.fragment == "sessions":
+            if other.name == "sessions":
                 run.step(other, last)
-        undone = run.engines[rolled_back].advance(run.inputs(rolled_back, through), through)
-        run.engines[rolled_back].restore(snapshot)
+        undone = run.advanced(run.engines[rolled_back], rolled_back, through)
+        run.start_again(rolled_back, snapshot)
         assert run.engines[rolled_back].through == before
         assert digests(run.step(rolled_back, through)) == digests(undone)
-        assert undone.shares[EGRESS]
+        assert undone[0].shares[Partition("sink:stats")]
 
         run.run(last)
         compared["restores"] += 2
         for partition in run.partitions:
             assert run.engines[partition].through == run.ready(partition) >= last - 1
-            stream = "packets" if partition.fragment == "sessions" else "sessions"
+            stream = "packets" if partition.name == "sessions" else "sessions"
             assert run.sent[stream, partition] > 0, f"{partition} had nothing to do"
         batch = stats(sessions(spark.createDataFrame(rows))).toArrow()
         require_equal(run.rows_of("stats"), by_bucket(batch, "window.end"), compared, "stats")
@@ -114,14 +110,14 @@ def per_second(due: DataFrame) -> DataFrame:
     return due.groupBy(F.window("due", "1 second")).agg(F.count("*").alias("n"), F.sum("id").alias("ids"))
 
 
-def joined_flow() -> us.Flow:
+def joined_flow(*, matched_in: int = 3) -> us.Flow:
     flow = us.Flow("joined", bucket=f"{WIDTH_US // 1000} ms")
     events = flow.source("events", EVENTS, time="ts")
     early = flow.fragment(events, time="due", partition_by=["id"])(due)
     flow.sink(early, us.Console())
-    flow.sink(
-        flow.fragment(events, early, time="at", partition_by=["k", "v"], partitions=3)(matched), us.Console()
-    )
+    flow.sink(early, us.Console(), name="again")
+    by_both = flow.fragment(events, early, time="at", partition_by=["k", "v"], partitions=matched_in)
+    flow.sink(by_both(matched), us.Console())
     flow.sink(flow.fragment(early, time="window.end")(per_second), us.Console())
     return flow
 
@@ -137,19 +133,22 @@ def test_rows_dealt_by_arrow_meet_rows_dealt_by_spark_in_a_join(
     spark: SparkSession, tmp_path: Path, compared: Counter[str]
 ) -> None:
     flow, rows = joined_flow(), few_values(random_rows(11))
-    topology = topology_of(flow, 2)
-    assert topology.counts == {"due": 2, "matched": 3, "per_second": 1}
-    with PartitionedRun(flow, topology, spark, tmp_path, seed=3, counts=compared) as run:
+    with PartitionedRun(flow, 2, spark, tmp_path, seed=3, counts=compared) as run:
+        assert run.topology.counts == {"due": 2, "matched": 3, "per_second": 1}
         run.feed("events", rows, END)
         # Rows that are held say where they go, before and after a restore.
         early = Partition("due", 1)
         run.step(early, ORIGIN + 20)
         snapshot = run.engines[early].snapshot(tmp_path / "early")
-        assert list(snapshot.directory.glob("held-*.arrow"))
-        undone = run.engines[early].advance(run.inputs(early, ORIGIN + 30), ORIGIN + 30)
-        run.engines[early].restore(snapshot)
+        assert list(snapshot.directory.rglob("held-*.arrow"))
+        undone = run.advanced(run.engines[early], early, ORIGIN + 30)
+        run.start_again(early, snapshot)
         assert digests(run.step(early, ORIGIN + 30)) == digests(undone)
-        assert undone.shares[Partition("per_second")].keys() == undone.shares[EGRESS].keys()
+        # Those that take every row get one table, not one copy each.
+        (shares,) = [output.shares for output in undone]
+        for bucket, table in shares[Partition("sink:due")].items():
+            assert shares[Partition("per_second")][bucket] is table
+            assert shares[Partition("sink:again")][bucket] is table
         compared["restores"] += 1
 
         for through in (ORIGIN + 12, ORIGIN + 26, END):
@@ -166,9 +165,7 @@ def test_rows_dealt_by_arrow_meet_rows_dealt_by_spark_in_a_join(
         compared["groupings"] += len(run.partitions)
 
         # With other consumers the held rows would go astray.
-        other = PartitionedFlow(
-            flow, replace(topology, counts={**topology.counts, "matched": 2}), spark=spark
-        )
+        other = FlowEngines(joined_flow(matched_in=2), "fragment", 2, spark=spark)
         with pytest.raises(
             EnvironmentFailed, match=r"matched \(by k, v into 3\), not to matched \(by k, v into 2\)"
         ):
@@ -178,7 +175,7 @@ def test_rows_dealt_by_arrow_meet_rows_dealt_by_spark_in_a_join(
         with pytest.raises(
             EnvironmentFailed, match=r"'due' is of partition 1 of 2 by id, not of partition 0 of 2 by id"
         ):
-            run.engines[Partition("due", 0)].restore(snapshot)
+            run.engine(Partition("due", 0)).start(snapshot)
         with pytest.raises(BrokenInvariant, match="joined has no partition due/2"):
             run.engine(Partition("due", 2))
 
@@ -206,7 +203,7 @@ def test_an_output_without_the_key_is_refused(spark: SparkSession) -> None:
     with pytest.raises(
         FlowError, match=r"'second' is partitioned by 'k', .*'first' does not have.*ts, v, id.*add 'k'"
     ):
-        PartitionedFlow(flow, topology_of(flow, 2), spark=spark)
+        FlowEngines(flow, "fragment", 2, spark=spark)
 
 
 def test_an_output_with_a_key_that_cannot_be_hashed_is_refused(spark: SparkSession) -> None:
@@ -214,13 +211,13 @@ def test_an_output_with_a_key_that_cannot_be_hashed_is_refused(spark: SparkSessi
     with pytest.raises(
         FlowError, match=r"'second' is partitioned by 'half', which is double.*'first'.*cast this"
     ):
-        PartitionedFlow(flow, topology_of(flow, 2), spark=spark)
+        FlowEngines(flow, "fragment", 2, spark=spark)
 
 
 def test_a_key_of_another_kind_than_in_the_source_is_refused(spark: SparkSession) -> None:
     flow = chain_of_two([F.col("v").cast("string").alias("v")], "v", beside_source=True)
     with pytest.raises(FlowError, match=r"'v', which is integer .*'events' but string .*'first'.*Cast one"):
-        PartitionedFlow(flow, topology_of(flow, 2), spark=spark)
+        FlowEngines(flow, "fragment", 2, spark=spark)
 
 
 def test_a_column_by_the_name_of_a_hidden_one_is_refused(spark: SparkSession) -> None:
@@ -228,11 +225,4 @@ def test_a_column_by_the_name_of_a_hidden_one_is_refused(spark: SparkSession) ->
     with pytest.raises(
         FlowError, match=r"'first' has an output column '__understudy_Partition_second'.*another"
     ):
-        PartitionedFlow(flow, topology_of(flow, 2), spark=spark)
-
-
-def test_partitions_without_keys_are_a_mistake_of_ours(spark: SparkSession) -> None:
-    flow = chain_of_two(["k"], "k")
-    topology = replace(topology_of(flow, 2), counts={"first": 2, "second": 2})
-    with pytest.raises(BrokenInvariant, match="first has 2 partitions and no columns"):
-        PartitionedFlow(flow, topology, spark=spark)
+        FlowEngines(flow, "fragment", 2, spark=spark)

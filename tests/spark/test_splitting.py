@@ -15,13 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_cases import SCHEMA, random_rows
 
 import understudy as us
-from understudy.engine.partitions import PartitionedFlow
+from understudy.engine.flow_engines import FlowEngines
 from understudy.engine.query import Input, build_query
 from understudy.engine.session import endpoint
 from understudy.engine.splitting import require_splittable
 from understudy.flow.dealing import deal, partition_numbers
 from understudy.flow.errors import FlowError
-from understudy.runtime.partitioning import topology_of
 
 SPLIT = 3
 #: The second input's integers are narrower.
@@ -366,10 +365,11 @@ def test_a_flow_with_a_wrong_split_is_refused_unless_it_has_one_partition(spark:
         return packets.groupBy(second(), "dst").count()
 
     flow.sink(counts, us.Console())
-    PartitionedFlow(flow, topology_of(flow, 1), spark=spark)
+    FlowEngines(flow, "fragment", 1, spark=spark)
+    FlowEngines(flow, "flow", 2, spark=spark)
     with pytest.raises(
         FlowError,
         match=r"'counts' is split into 2 partitions by src, but its groupBy has the keys window, dst, none "
         r"of which is the input's column 'src'\..*Partition by columns among dst, .*leave partition_by out",
     ):
-        PartitionedFlow(flow, topology_of(flow, 2), spark=spark)
+        FlowEngines(flow, "fragment", 2, spark=spark)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,7 +55,8 @@ def main() -> None:
             (_windowed, "window.end", ("a",)),
             (_joined, "at", ("a", "b")),
         ):
-            engine = SparkEngine(
+            make = partial(
+                SparkEngine,
                 spark,
                 endpoint(),
                 name=function.__name__.strip("_"),
@@ -64,12 +66,17 @@ def main() -> None:
                 width_us=_WIDTH_US,
                 directory=Path(name),
             )
+            engine = make()
             engine.start()
             for step in range(_STEPS):
                 engine.advance(dict.fromkeys(inputs, _rows(step)), _ORIGIN + step)
-            engine.restore(engine.snapshot(Path(name) / f"snapshot-{engine.name}"))
-            engine.advance({}, _ORIGIN + 2 * _STEPS)
+            saved = Path(name) / f"saved-{engine.name}"
+            facts = engine.save(saved)
             engine.close()
+            again = make()
+            again.start((saved, facts))
+            again.advance({}, _ORIGIN + 2 * _STEPS)
+            again.close()
     stop_session(wait_s=600.0)
 
 

@@ -52,16 +52,15 @@ class Identity:
             raise EnvironmentFailed(
                 f"snapshot {directory} is of fragment {manifest['fragment']!r}, not {self.fragment!r}"
             )
-        # One written before there were partitions says neither.
-        said = manifest.get("partition", {"index": 0, "count": 1, "keys": ()})
+        said = manifest["partition"]
         share = Share(said["index"], said["count"], tuple(said["keys"]))
         if share != self.share:
             raise EnvironmentFailed(
                 f"snapshot {directory} of fragment {self.fragment!r} is of {share}, not of {self.share}. "
                 "Restore from one of this partition"
             )
-        kept = manifest.get("dealt_to", {})
-        dealt_to = {consumer: (tuple(keys), count) for consumer, (keys, count) in kept.items()}
+        kept = manifest["dealt_to"].items()
+        dealt_to = {consumer: (tuple(keys), count) for consumer, (keys, count) in kept}
         if dealt_to != self.dealt_to:
             raise EnvironmentFailed(
                 f"snapshot {directory} of fragment {self.fragment!r} was taken while its output was "
@@ -72,4 +71,4 @@ class Identity:
 
 def _shown(dealt_to: Mapping[str, Dealt]) -> str:
     shown = [f"{name} (by {', '.join(keys)} into {n})" for name, (keys, n) in sorted(dealt_to.items())]
-    return ", ".join(shown) or "nobody"
+    return ", ".join(shown) or "no partitions"

@@ -1,13 +1,13 @@
 """What the rest of the system knows of an engine: buckets in, buckets out, snapshots.
 
-An engine runs one fragment. It counts progress in buckets and promises two things. What it puts into an
-output bucket depends on the sealed input buckets alone, not on how many of them one `advance` brought. And
-`through` is honest: no row of a bucket at or below it will ever come again.
+An engine runs one copy of one partition of a segment. It counts progress in buckets and promises two things.
+What it puts into an output bucket depends on the sealed input buckets alone, not on how many of them one
+`advance` brought. And `through` is honest: no row of a bucket at or below it will ever come again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,15 +15,22 @@ from typing import Protocol
 import pyarrow as pa
 
 from understudy.core.bucket import BucketId
+from understudy.core.shape.partition import Partition
 
 
 @dataclass(frozen=True)
-class Advanced:
-    """What one step brought out. `rows` has only buckets that are not empty and that are now complete."""
+class Output:
+    """What has become complete for some consumers of a copy."""
 
-    rows: Mapping[BucketId, pa.Table]
+    shares: Mapping[Partition, Mapping[BucketId, pa.Table]]
+    """Rows by consumer and bucket, in bucket order. No table is empty; several sinks share one table."""
+    consumers: tuple[Partition, ...]
+    """Those for which output is now complete through `through`, also if nothing is in their shares."""
     through: BucketId
-    """Output is complete through here. It never falls."""
+
+
+#: Takes what has become complete.
+Emit = Callable[[Output], None]
 
 
 @dataclass(frozen=True)
@@ -32,43 +39,54 @@ class Snapshot:
 
     directory: Path
     digest: str
-    """Of all files: equal digests mean the same state."""
+    """Of all files and facts: equal digests mean the same state."""
     through: BucketId
     """The last input bucket that the state holds."""
     output_through: BucketId
-    """The last output bucket that was complete then."""
+    """The last output bucket that was complete then, for every consumer."""
     size_bytes: int
 
 
-class Engine(Protocol):
-    """One fragment. Not to be called by two threads at once. Every method may raise EnvironmentFailed."""
+class CopyEngine(Protocol):
+    """The engine of one copy. Every method may raise EnvironmentFailed.
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the fragment's output."""
+    Only `close` may be called while another thread is in a method, and only `close` may be called after one
+    has raised: a copy that goes on from an earlier state is another engine.
+    """
 
     @property
     def through(self) -> BucketId:
         """The last input bucket taken in; NOTHING at first."""
 
     @property
-    def output_through(self) -> BucketId:
-        """The last output bucket that is complete; NOTHING at first."""
+    def rounding(self) -> Mapping[str, tuple[str, ...]]:
+        """Fragments whose sums of floats depend on the grouping in their last digits, and those sums.
+
+        With any, digests are compared without floating-point columns.
+        """
 
     @property
     def unbounded(self) -> str | None:
         """The operator whose state has no bound, if there is one. Then `horizon` is NOTHING."""
 
     def start(self, snapshot: Snapshot | None = None) -> None:
-        """Begin, from nothing or from a snapshot. Called once, before anything else."""
+        """Begin, from nothing or from a snapshot. Called once, before anything else.
 
-    def advance(self, inputs: Mapping[str, pa.Table], through: BucketId) -> Advanced:
+        Raises EnvironmentFailed if the snapshot is damaged or that of another segment, partition or run.
+        """
+
+    def advance(self, inputs: Mapping[str, pa.Table], through: BucketId, emit: Emit) -> None:
         """Take in the sealed buckets after the engine's `through` up to `through`, of every input at once.
 
-        `inputs` maps the name of every input to its rows, in bucket order; a missing or empty table means
-        that all those buckets are empty. Blocks until the rows are processed and committed. Raises FlowError
-        with Spark's own words when the fragment fails, ContractViolation when a row comes out for a bucket
-        already sealed. After an exception only `restore` and `close` may be called.
+        `inputs` maps streams (sources, or fragments of other segments) to their rows, in bucket order; a
+        missing or empty table means that all those buckets are empty. Rows of one bucket that several
+        producers sent come in an order that all copies of the partition agree on.
+
+        Blocks until all rows are processed and committed. Meanwhile calls `emit`, in this thread, as soon as
+        output has become complete for some consumers. Consumers whose output came no further are not named.
+
+        Raises FlowError with Spark's own words when a fragment fails, ContractViolation when a row comes out
+        for a bucket already sealed.
         """
 
     def snapshot(self, into: Path) -> Snapshot:
@@ -77,11 +95,8 @@ class Engine(Protocol):
         Hard-links files where it can: `into` should be on the file system of the engine's own directory.
         """
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Throw the present state away and go on from `snapshot`. The snapshot itself is left as it is."""
-
     def horizon(self) -> BucketId:
-        """The oldest input bucket that the present state may still depend on."""
+        """The oldest input bucket from which a replay builds the present state and all output to come."""
 
     def close(self) -> None:
-        """End the fragment and remove its working files. May be called at any time, and more than once."""
+        """End the queries and remove their working files. May be called at any time, and more than once."""

@@ -1,130 +1,79 @@
-"""A whole flow in one process: every fragment on an engine of its own, one after the other for each group.
+"""The engine of one copy: the fragments of a segment, each on a Spark query of its own.
 
-Between two fragments lies an edge: rows of complete buckets that the consumer has not taken yet, because
-another of its inputs is behind. At the end, buckets of a sink's fragment that are complete but ahead of the
-slowest sink are held back, so that what leaves the segment is complete through one number for all sinks.
+A fragment takes what all of its inputs have completed. Between two fragments of the segment lies an `Edge`,
+and what passes it stays inside. What a fragment has for consumers outside, partitions of other segments or
+sinks, leaves as soon as the fragment is done with it: before the fragments that read it have run, and without
+regard to other sinks. Fragments of which neither reads the other, directly or through others, run side by
+side where Spark has more than one core.
 
-Edges and held buckets are part of a snapshot, beside the snapshots of the engines.
+Edges and the states of all fragments are one snapshot.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
-from understudy.engine.interface import Snapshot
+from understudy.core.shape.partition import Partition
+from understudy.engine.consumers import Consumers
+from understudy.engine.edge import Edge
+from understudy.engine.interface import Emit, Output, Snapshot
+from understudy.engine.lanes import Lanes
 from understudy.engine.query import Input
-from understudy.engine.session import endpoint, session
-from understudy.engine.spark import SparkEngine
-from understudy.engine.storing import (
-    Digests,
-    open_snapshot,
-    read_rows,
-    seal_snapshot,
-    verify_snapshot,
-    write_rows,
-)
-from understudy.engine.streams import streams_of
+from understudy.engine.spark import Advanced, SparkEngine
+from understudy.engine.storing import Digests, read_rows, seal_snapshot, verify_snapshot, write_rows
 from understudy.flow.errors import EnvironmentFailed
-from understudy.flow.flow import Flow
-from understudy.flow.model import Fragment
-
-_ENGINES = "engines"
 
 
-@dataclass(frozen=True)
-class SegmentAdvanced:
-    """Complete buckets of the fragments that have sinks: rows by bucket, then fragment. None are empty."""
+class SegmentEngine:
+    """A `CopyEngine` (see `interface`).
 
-    buckets: Mapping[BucketId, Mapping[str, pa.Table]]
-    through: BucketId
-    """All sinks' buckets are complete through here. It never falls."""
-
-
-class Edge:
-    """Rows on their way into a fragment, in bucket order."""
-
-    def __init__(self, given: Input, width_us: int) -> None:
-        self._given = given
-        self._width_us = width_us
-        self.rows: pa.Table = given.schema.empty_table()
-
-    def add(self, tables: Iterable[pa.Table]) -> None:
-        waiting = [table for table in (self.rows, *tables) if table.num_rows]
-        if waiting:
-            self.rows = pa.concat_tables(waiting).combine_chunks()
-
-    def take(self, through: BucketId) -> pa.Table:
-        """Remove and return the rows of buckets at or below `through`."""
-        if not self.rows.num_rows:
-            return self.rows
-        count = int(np.searchsorted(self._given.numbers(self.rows, self._width_us), through + 1))
-        taken, self.rows = self.rows.slice(0, count), self.rows.slice(count)
-        return taken
-
-
-class Segment:
-    """All fragments of a flow: the methods of an `Engine`, over sources and sinks instead of one fragment.
-
-    Everything lives in `directory`, which the segment may create and empties again when it is closed.
+    `engines` are those of its fragments, each after those it reads; `reads` says what each of them reads, and
+    `consumers` who takes its output outside.
     """
 
-    def __init__(self, flow: Flow, directory: Path, *, spark: SparkSession | None = None) -> None:
-        self._flow = flow
-        self._width_us = flow.bucket_us
-        self._digests = Digests()
-        self._engines: dict[str, SparkEngine] = {}
-        self._edges: dict[tuple[str, str], Edge] = {}
-        self._held: dict[str, dict[BucketId, pa.Table]] = {sink.input: {} for sink in flow.sinks.values()}
-        self._source_through = NOTHING
-        self._through = NOTHING
-
-        def analyse(fragment: Fragment, inputs: Mapping[str, Input]) -> pa.Schema:
-            engine = self._engines[fragment.name] = SparkEngine(
-                spark or session(),
-                endpoint(),
-                name=fragment.name,
-                function=fragment.function,
-                inputs=inputs,
-                time=fragment.time,
-                width_us=flow.bucket_us,
-                directory=directory,
-            )
-            return engine.schema
-
-        self._known = streams_of(flow, analyse)
-        self._clear_edges()
-
-    def __enter__(self) -> Segment:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self,
+        flow: str,
+        partition: Partition,
+        *,
+        engines: Mapping[str, SparkEngine],
+        reads: Mapping[str, tuple[str, ...]],
+        consumers: Mapping[str, Consumers],
+        streams: Mapping[str, Input],
+        width_us: int,
+        cores: int,
     ) -> None:
-        self.close()
-
-    @property
-    def source_through(self) -> BucketId:
-        """The last source bucket taken in; NOTHING at first."""
-        return self._source_through
+        self._identity = {"flow": flow, "segment": partition.name, "fragments": list(engines)}
+        self._engines = dict(engines)
+        self._reads = {name: reads[name] for name in engines}
+        self._consumers = {name: consumers[name] for name in engines if consumers[name].partitions}
+        self._streams = streams
+        self._width_us = width_us
+        self._inputs = {name for read in self._reads.values() for name in read} - self._engines.keys()
+        self._edges = {
+            (name, given): Edge(streams[given], width_us)
+            for name, read in self._reads.items()
+            for given in read
+        }
+        self._lanes: Lanes[Advanced] = Lanes(min(cores, self._width()), f"segment {partition}")
+        self._digests = Digests()
+        self._through = NOTHING
 
     @property
     def through(self) -> BucketId:
-        """All sinks are complete through here; NOTHING at first."""
         return self._through
 
     @property
     def unbounded(self) -> str | None:
-        """The fragment and operator whose state has no bound, if there is one."""
         for name, engine in self._engines.items():
             if engine.unbounded is not None:
                 return f"{engine.unbounded} in fragment {name!r}"
@@ -132,44 +81,45 @@ class Segment:
 
     @property
     def rounding(self) -> dict[str, tuple[str, ...]]:
-        """Fragments whose sums of floats depend on the grouping in their last digits, and those sums."""
         return {name: engine.rounding for name, engine in self._engines.items() if engine.rounding}
 
     def start(self, snapshot: Snapshot | None = None) -> None:
-        if snapshot is not None:
-            self.restore(snapshot)
-            return
-        for engine in self._engines.values():
-            engine.start()
+        if snapshot is None:
+            for engine in self._engines.values():
+                engine.start()
+        else:
+            self._restore(snapshot)
 
-    def advance(self, inputs: Mapping[str, pa.Table], through: BucketId) -> SegmentAdvanced:
-        """Take in the sealed buckets of every source after `source_through` up to `through`, all at once.
-
-        `inputs` maps sources to their rows in bucket order; a source that is missing has none.
-        """
-        require(through > self._source_through, f"{through} is not after {self._source_through}")
-        unknown = set(inputs) - set(self._flow.sources)
-        require(not unknown, f"flow {self._flow.name} has no sources {sorted(unknown)}")
-        for (_, source), edge in self._edges.items():
-            if source in inputs:
-                edge.add([inputs[source].cast(self._known[source].schema)])
-        self._source_through = through
-        return self._run()
+    def advance(self, inputs: Mapping[str, pa.Table], through: BucketId, emit: Emit) -> None:
+        name = self._identity["segment"]
+        require(through > self._through, f"segment {name}: {through} is not after {self._through}")
+        unknown = inputs.keys() - self._inputs
+        require(not unknown, f"segment {name} has no inputs {sorted(unknown)}")
+        for (_, given), edge in self._edges.items():
+            if given in inputs:
+                schema = self._streams[given].schema
+                edge.add([inputs[given].select(schema.names).cast(schema)], through)
+            elif given in self._inputs:
+                edge.add([], through)
+        self._through = through
+        try:
+            self._run(emit)
+        except BaseException:
+            self._lanes.settle()
+            raise
 
     def horizon(self) -> BucketId:
-        """The oldest source bucket from which a replay builds the present state and all output to come."""
         needed = {
-            name: self._through + 1 if name in self._held else self._source_through + 1
-            for name in self._engines
+            name: engine.output_through + 1 if name in self._consumers else self._through + 1
+            for name, engine in self._engines.items()
         }
-        oldest = self._source_through + 1
-        for name in reversed(list(self._engines)):
-            engine = self._engines[name]
+        oldest = self._through + 1
+        for name, engine in reversed(self._engines.items()):
             extent = engine.extent_us
             if extent == math.inf:
                 return NOTHING
             first = min(engine.horizon(), needed[name] - math.ceil(extent / self._width_us))
-            for given in self._flow.fragments[name].inputs:
+            for given in self._reads[name]:
                 if given in needed:
                     needed[given] = min(needed[given], first)
                 else:
@@ -177,85 +127,95 @@ class Segment:
         return max(oldest, NOTHING)
 
     def snapshot(self, into: Path) -> Snapshot:
-        """Write everything to the directory `into`, which must not exist. Between two advances only."""
         into.mkdir(parents=True)
-        for name, engine in self._engines.items():
-            engine.snapshot(into / _ENGINES / name)
-        for (consumer, given), edge in self._edges.items():
+        states = {name: engine.save(_folder(into, name)) for name, engine in self._engines.items()}
+        for (name, given), edge in self._edges.items():
             if edge.rows.num_rows:
-                write_rows(into / f"edge-{consumer}-{given}.arrow", edge.rows)
-        for name, held in self._held.items():
-            for number, table in held.items():
-                write_rows(into / f"held-{name}-{number}.arrow", table)
+                write_rows(_edge_file(into, name, given), edge.rows)
+        complete = [self._engines[name].output_through for name in self._consumers]
         facts = {
-            "flow": self._flow.name,
-            "through": self._source_through,
-            "output_through": self._through,
-            "held": {name: sorted(held) for name, held in self._held.items()},
+            **self._identity,
+            "through": self._through,
+            "output_through": min(complete, default=self._through),
+            "engines": states,
         }
         snapshot = seal_snapshot(into, facts, self._digests)
         self._digests.keep_only(into)
         return snapshot
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Throw the present state away and go on from `snapshot`. The snapshot itself is left as it is."""
-        manifest = verify_snapshot(snapshot)
-        if manifest["flow"] != self._flow.name or set(manifest["held"]) != set(self._held):
-            raise EnvironmentFailed(
-                f"snapshot {snapshot.directory} is of flow {manifest['flow']!r} with sinks on "
-                f"{', '.join(sorted(manifest['held']))}, not of {self._flow.name!r} with sinks on "
-                f"{', '.join(sorted(self._held))}"
-            )
-        for name, engine in self._engines.items():
-            engine.restore(open_snapshot(snapshot.directory / _ENGINES / name))
-        self._clear_edges()
-        for (consumer, given), edge in self._edges.items():
-            path = snapshot.directory / f"edge-{consumer}-{given}.arrow"
-            if path.exists():
-                edge.add([read_rows(path)])
-        self._held = {
-            name: {
-                number: read_rows(snapshot.directory / f"held-{name}-{number}.arrow") for number in numbers
-            }
-            for name, numbers in manifest["held"].items()
-        }
-        self._source_through = manifest["through"]
-        self._through = manifest["output_through"]
-
     def close(self) -> None:
         for engine in self._engines.values():
             engine.close()
+        self._lanes.close()
 
-    def _clear_edges(self) -> None:
-        self._edges = {
-            (name, given): Edge(self._known[given], self._width_us)
-            for name, fragment in self._flow.fragments.items()
-            for given in fragment.inputs
-        }
-
-    def _run(self) -> SegmentAdvanced:
-        """Let every fragment take what its inputs have completed, in the order of the flow."""
+    def _restore(self, snapshot: Snapshot) -> None:
+        manifest = verify_snapshot(snapshot)
+        said = {key: manifest.get(key) for key in self._identity}
+        if said != self._identity:
+            raise EnvironmentFailed(
+                f"snapshot {snapshot.directory} is of {_shown(said)}, not of {_shown(self._identity)}"
+            )
         for name, engine in self._engines.items():
-            given = self._flow.fragments[name].inputs
-            through = min(self._complete(source) for source in given)
-            if through <= engine.through:
-                continue
-            rows = {source: self._edges[name, source].take(through) for source in given}
-            advanced = engine.advance(rows, through)
-            for (_, source), edge in self._edges.items():
-                if source == name:
-                    edge.add(advanced.rows[number] for number in sorted(advanced.rows))
-            if name in self._held:
-                self._held[name].update(advanced.rows)
-        return self._released()
+            engine.start((_folder(snapshot.directory, name), manifest["engines"][name]))
+        self._through = manifest["through"]
+        for (name, given), edge in self._edges.items():
+            path = _edge_file(snapshot.directory, name, given)
+            through = self._engines[given].output_through if given in self._engines else self._through
+            edge.add([read_rows(path)] if path.exists() else [], through)
 
-    def _complete(self, name: str) -> BucketId:
-        return self._source_through if name in self._flow.sources else self._engines[name].output_through
+    def _run(self, emit: Emit) -> None:
+        """Let every fragment take what its inputs have completed, each after those it reads."""
+        waiting = list(self._engines)
+        unfinished = set(waiting)
+        self._begin_ready(waiting, unfinished)
+        while unfinished:
+            name, advanced = self._lanes.next()
+            unfinished.discard(name)
+            output = self._passed_on(name, advanced)
+            # First let the fragments above run: they do not wait for what becomes of the output.
+            self._begin_ready(waiting, unfinished)
+            if output is not None:
+                emit(output)
 
-    def _released(self) -> SegmentAdvanced:
-        self._through = max(self._through, min(self._engines[name].output_through for name in self._held))
-        out: dict[BucketId, dict[str, pa.Table]] = {}
-        for name, held in self._held.items():
-            for number in [n for n in held if n <= self._through]:
-                out.setdefault(number, {})[name] = held.pop(number)
-        return SegmentAdvanced(dict(sorted(out.items())), self._through)
+    def _begin_ready(self, waiting: list[str], unfinished: set[str]) -> None:
+        """Begin what waits for nothing unfinished. Fragments whose inputs came no further are finished."""
+        for name in tuple(waiting):
+            if not unfinished.intersection(self._reads[name]):
+                waiting.remove(name)
+                edges = {given: self._edges[name, given] for given in self._reads[name]}
+                through = min(edge.through for edge in edges.values())
+                if through > self._engines[name].through:
+                    rows = {given: edge.take(through) for given, edge in edges.items()}
+                    self._lanes.add(name, partial(self._engines[name].advance, rows, through))
+                else:
+                    unfinished.discard(name)
+
+    def _passed_on(self, name: str, advanced: Advanced) -> Output | None:
+        """Lay what a fragment has completed on the edges inside; returns it for the consumers outside."""
+        for (_, given), edge in self._edges.items():
+            if given == name:
+                edge.add((advanced.rows[number] for number in sorted(advanced.rows)), advanced.through)
+        consumers = self._consumers.get(name)
+        if consumers is None or advanced.through == advanced.before:
+            return None
+        return Output(consumers.shares(advanced.rows), consumers.partitions, advanced.through)
+
+    def _width(self) -> int:
+        """How many fragments may have something to do at once."""
+        depth: dict[str, int] = {}
+        for name, read in self._reads.items():
+            depth[name] = 1 + max((depth[given] for given in read if given in depth), default=0)
+        return max(Counter(depth.values()).values())
+
+
+def _folder(snapshot: Path, fragment: str) -> Path:
+    return snapshot / "engines" / fragment
+
+
+def _edge_file(snapshot: Path, fragment: str, given: str) -> Path:
+    return snapshot / f"edge-{fragment}-{given}.arrow"
+
+
+def _shown(identity: Mapping[str, Any]) -> str:
+    fragments = ", ".join(identity["fragments"] or ())
+    return f"segment {identity['segment']!r} (fragments {fragments}) of flow {identity['flow']!r}"

@@ -23,6 +23,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -43,23 +44,31 @@ from understudy.engine.digest import canonical_order
 from understudy.engine.feed import Channel, ChannelClosed, Feed
 from understudy.engine.horizon import horizon_of
 from understudy.engine.identity import WHOLE, Identity, Share
-from understudy.engine.interface import Advanced, Snapshot
 from understudy.engine.query import Input, Query, build_query
-from understudy.engine.storing import (
-    Digests,
-    link_checkpoint,
-    read_rows,
-    revive_checkpoint,
-    seal_snapshot,
-    verify_snapshot,
-    write_rows,
-)
+from understudy.engine.storing import link_checkpoint, read_rows, revive_checkpoint, write_rows
 from understudy.engine.times import times_of
 from understudy.flow.errors import ContractViolation, EnvironmentFailed, FlowError
 
+#: A state on disk: its folder, and what `SparkEngine.save` told of it.
+Saved = tuple[Path, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """What one step brought out. `rows` has only buckets that are not empty and that are now complete."""
+
+    rows: Mapping[BucketId, pa.Table]
+    before: BucketId
+    """Output was complete through here before the step."""
+    through: BucketId
+    """Output is complete through here. It never falls."""
+
 
 class SparkEngine:
-    """An `Engine` (see `interface`) for one fragment, in the process's Spark session."""
+    """The engine of one fragment, in the process's Spark session.
+
+    Its methods keep the contract of those of a `CopyEngine` (see `interface`), which is made of such engines.
+    """
 
     def __init__(
         self,
@@ -92,7 +101,6 @@ class SparkEngine:
             options=feed.options(self._channel_name),
             dealt_to=dealt_to,
         )
-        self._digests = Digests()
         self._channel: Channel | None = None
         self._running: StreamingQuery | None = None
         self._tracker: Any = None
@@ -131,11 +139,11 @@ class SparkEngine:
         """Aggregates whose last digits depend on the grouping: with any, compare digests without floats."""
         return self._query.facts.rounding
 
-    def start(self, snapshot: Snapshot | None = None) -> None:
-        if snapshot is not None:
-            self.restore(snapshot)
-            return
+    def start(self, saved: Saved | None = None) -> None:
+        """Begin, from nothing or from a state whose files are known to be whole. Called once."""
         self._checkpoint = self._new_checkpoint()
+        if saved is not None:
+            self._take_up(*saved)
         self._launch()
 
     def advance(self, inputs: Mapping[str, pa.Table], through: BucketId) -> Advanced:
@@ -144,52 +152,40 @@ class SparkEngine:
         unknown = set(inputs) - set(self._inputs)
         require(not unknown, f"fragment {self.name} has no inputs {sorted(unknown)}")
         tables = {name: self._whole(name, inputs.get(name)) for name in self._inputs}
+        before = self._output_through
         ready: dict[BucketId, pa.Table] = {}
         for part, boundary in self._parts(tables, through):
             self._run_group(part, boundary)
             self._sort_out(ready)
-        return Advanced(ready, self._output_through)
+        return Advanced(ready, before, self._output_through)
 
     def horizon(self) -> BucketId:
         return horizon_of(self._through, self._query.facts.extent_us, self._width_us)
 
-    def snapshot(self, into: Path) -> Snapshot:
-        require(
-            self._running is not None and self._failure is None, f"fragment {self.name}: nothing to snapshot"
-        )
+    def save(self, into: Path) -> dict[str, Any]:
+        """Write the state between two advances to the directory `into`, and return what `start` must know."""
+        require(self._running is not None and self._failure is None, f"fragment {self.name}: nothing to save")
         into.mkdir(parents=True)
         if self._group:
             link_checkpoint(self._checkpoint, into / "checkpoint")
         for number, table in self._held.items():
             write_rows(into / f"held-{number}.arrow", table)
-        snapshot = seal_snapshot(
-            into,
-            {
-                **self._identity.facts(),
-                "group": self._group,
-                "through": self._through,
-                "output_through": self._output_through,
-                "held": sorted(self._held),
-            },
-            self._digests,
-        )
-        self._digests.keep_only(into)
-        return snapshot
+        return {
+            **self._identity.facts(),
+            "group": self._group,
+            "through": self._through,
+            "output_through": self._output_through,
+            "held": sorted(self._held),
+        }
 
-    def restore(self, snapshot: Snapshot) -> None:
-        manifest = verify_snapshot(snapshot)
-        self._identity.require_own(snapshot.directory, manifest)
-        self._stop()
-        old, self._checkpoint = self._checkpoint, self._new_checkpoint()
-        if manifest["group"]:
-            revive_checkpoint(snapshot.directory / "checkpoint", self._checkpoint)
-        if old != self._directory:
-            shutil.rmtree(old, ignore_errors=True)
-        self._group = manifest["group"]
-        self._through = manifest["through"]
-        self._output_through = manifest["output_through"]
-        self._held = {n: read_rows(snapshot.directory / f"held-{n}.arrow") for n in manifest["held"]}
-        self._launch()
+    def _take_up(self, folder: Path, facts: Mapping[str, Any]) -> None:
+        self._identity.require_own(folder, facts)
+        if facts["group"]:
+            revive_checkpoint(folder / "checkpoint", self._checkpoint)
+        self._group = facts["group"]
+        self._through = facts["through"]
+        self._output_through = facts["output_through"]
+        self._held = {n: read_rows(folder / f"held-{n}.arrow") for n in facts["held"]}
 
     def close(self) -> None:
         self._stop()
@@ -243,7 +239,7 @@ class SparkEngine:
     def _run_group(self, tables: Mapping[str, pa.Table], boundary: BucketId) -> None:
         if self._channel is None or self._failure is not None:
             raise BrokenInvariant(
-                f"fragment {self.name}: it failed before; restore it first"
+                f"fragment {self.name}: it failed before; start another from a snapshot"
             ) from self._failure
         try:
             self._tracker.setWatermark((end_of(boundary, self._width_us) - 1) // 1000)

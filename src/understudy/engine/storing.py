@@ -6,8 +6,8 @@ query. Only what the last micro-batch needs is linked: its two log entries, and 
 the newest full copy with the changes that follow it. Background cleaning may delete a file between choosing
 and linking; then the choice is made again.
 
-The manifest holds size and digest of every file. Files are immutable, so the digest of one that an earlier
-snapshot also held is remembered, and a snapshot costs what is new in it.
+The manifest holds size and digest of every file, and has a digest itself. Files are immutable, so the digest
+of one that an earlier snapshot also held is remembered, and a snapshot costs what is new in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from understudy.engine.interface import Snapshot
 from understudy.flow.errors import EnvironmentFailed
 
 MANIFEST = "manifest.json"
-_LAYOUT = 1
+_LAYOUT = 2
 _ATTEMPTS_MAX = 5
 _STATE_FILE = re.compile(r"(\d+)\.(delta|snapshot)")
 
@@ -153,18 +153,18 @@ def seal_snapshot(directory: Path, facts: Mapping[str, Any], digests: Digests) -
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         size_bytes, digest = digests.of(path)
         files[str(path.relative_to(directory))] = {"size_bytes": size_bytes, "digest": digest}
-    manifest = {"layout": _LAYOUT, **facts, "files": files, "digest": _digest_files(files)}
+    manifest: dict[str, Any] = {"layout": _LAYOUT, **facts, "files": files}
+    manifest["digest"] = _digest_of(manifest)
     temporary = directory / f".{MANIFEST}"
     temporary.write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
     temporary.rename(directory / MANIFEST)
     return _snapshot(directory, manifest)
 
 
-def _digest_files(files: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = "".join(
-        f"{name}\0{file['size_bytes']}\0{file['digest']}\n" for name, file in sorted(files.items())
-    )
-    return hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
+def _digest_of(manifest: Mapping[str, Any]) -> str:
+    """Of all that a manifest says, which names the digest of every file."""
+    said = {key: value for key, value in manifest.items() if key != "digest"}
+    return hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _snapshot(directory: Path, manifest: Mapping[str, Any]) -> Snapshot:
@@ -210,9 +210,7 @@ def verify_snapshot(snapshot: Snapshot) -> dict[str, Any]:
             raise EnvironmentFailed(
                 f"snapshot {snapshot.directory}: {name} is not what was written. Restore from another one"
             )
-    if snapshot.digest not in (manifest["digest"], _digest_files(manifest["files"])) or (
-        manifest["digest"] != _digest_files(manifest["files"])
-    ):
+    if not snapshot.digest == manifest["digest"] == _digest_of(manifest):
         raise EnvironmentFailed(
             f"snapshot {snapshot.directory}: {MANIFEST} does not have the digest {snapshot.digest}"
         )

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
-from understudy.core.flux_view import FluxView
-from understudy.core.messages import Installed
-from understudy.core.partition import Copy, Partition
-from understudy.core.view import Slot, View
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.view import View
 from understudy.history.backlog import BYTES_MAX, NOTES_MAX, Backlog
 from understudy.history.records import (
     ArrivedRecord,
@@ -113,50 +111,30 @@ class Recorder:
 
     # --- the gateway -------------------------------------------------------------------------------------
 
-    def sealed(self, buckets: Sequence[Bucket]) -> None:
-        """These buckets are sealed. Those on record already, before a restart, are passed over."""
-        for bucket in buckets:
-            if bucket.number > self._sealed_through:
-                self._sealed_through = bucket.number
-                self._sealed(bucket, *self._now())
-
-    def _sealed(self, bucket: Bucket, at_us: int, by: str) -> None:
-        self._note(bucket, lambda: SealedRecord(at_us, by, *self._look.shown(bucket)))
-
     def delivered(
-        self, after: BucketId, through: BucketId, buckets: Sequence[tuple[BucketId, int, str]]
+        self, sink: str, after: BucketId, through: BucketId, buckets: Sequence[tuple[BucketId, int, str]]
     ) -> None:
-        """The sinks hold these. It is on record when this returns."""
+        """A sink holds these. It is on record when this returns."""
         if self._backlog is not None:
-            self._backlog.write_now(DeliveredRecord(*self._now(), after, through, tuple(buckets)))
+            self._backlog.write_now(DeliveredRecord(*self._now(), sink, after, through, tuple(buckets)))
 
     def delivered_before(
-        self, after: BucketId, through: BucketId, buckets: Sequence[tuple[BucketId, int, str]]
+        self, sink: str, after: BucketId, through: BucketId, buckets: Sequence[tuple[BucketId, int, str]]
     ) -> None:
-        """The sinks were found to hold these when the gateway began; they may be on record."""
-        if through > self._delivered_before:
-            self.delivered(after, through, buckets)
+        """A sink was found to hold these when the gateway began; they may be on record."""
+        if through > self._delivered_before.get(sink, NOTHING):
+            self.delivered(sink, after, through, buckets)
 
     def view(self, view: View) -> None:
         if view.epoch > self._epoch:
             self._epoch = view.epoch
             seats = tuple(
-                (slot.value, seat.node, seat.epoch, seat.status.value) for slot, seat in view.seats.items()
-            )
-            self._put(ViewRecord(*self._now(), view.epoch, seats))
-
-    def flux_view(self, view: FluxView) -> None:
-        if view.epoch > self._epoch:
-            self._epoch = view.epoch
-            seats = tuple(
-                (str(Copy(partition, slot)), seat.node, seat.epoch, seat.status.value)
-                for partition, own in view.partitions.items()
-                for slot, seat in own.seats.items()
+                (str(copy), seat.node, seat.epoch, seat.status.value) for copy, seat in view.seats.items()
             )
             self._put(ViewRecord(*self._now(), view.epoch, seats))
 
     def arrived(self, partition: Partition, buckets: Sequence[Bucket]) -> None:
-        """Output of a partition reached egress."""
+        """Output of a partition reached a sink."""
         if self._backlog is not None and buckets:
             now, kept = self._now(), tuple(bucket for bucket in buckets if not bucket.empty)
             through = buckets[-1].number
@@ -167,33 +145,12 @@ class Recorder:
 
             self._backlog.put(note, sum(bucket.size_bytes for bucket in kept))
 
-    def attached(self, slot: Slot, end: str) -> None:
-        self._put(AttachedRecord(*self._now(), slot.value, end))
-
-    def detached(self, slot: Slot, end: str) -> None:
-        self._put(DetachedRecord(*self._now(), slot.value, end))
-
-    def sender(self, slot: Slot, through: BucketId) -> None:
-        self._put(SenderRecord(*self._now(), slot.value, through))
+    def sender(self, copy: Copy) -> None:
+        """This copy is the one whose output the sinks take from now on."""
+        self._put(SenderRecord(*self._now(), str(copy)))
 
     def suspected(self, node: str) -> None:
         self._put(SuspectedRecord(*self._now(), node))
-
-    # --- a replica of the whole flow ---------------------------------------------------------------------
-
-    def handed(self, buckets: Sequence[Bucket]) -> None:
-        after, self._handed_through = self._handed_through, buckets[-1].number
-        self._put(HandedRecord(*self._now(), after, buckets[-1].number, _with_rows(buckets)))
-
-    def produced(self, buckets: Sequence[Bucket]) -> None:
-        self._produced(buckets, "", "")
-
-    def snapshot(self, version: int, snapshot: StateTaken, pause_us: int) -> None:
-        self._put(SnapshotRecord(*self._now(), version, snapshot.through, pause_us, snapshot.size_bytes))
-
-    def installed(self, state: Installed) -> None:
-        self._handed_through = state.through
-        self._put(InstalledRecord(*self._now(), state.version, state.through))
 
     # --- a copy of a partition; the ingress of a partitioned flow ----------------------------------------
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import threading
 
-from understudy.flow.policy import policy_named
 from understudy.runtime.process import Ending, leave_at_once, run_process
 from understudy.runtime.settings import RunSettings
 
@@ -43,18 +42,14 @@ def _gateway(settings: RunSettings, ending: Ending) -> None:
 
 def _node(settings: RunSettings, name: str, incarnation: int, ending: Ending) -> None:
     # A gateway does without Spark.
-    from understudy.runtime.node.flux_node import FluxNode  # noqa: PLC0415
-    from understudy.runtime.node.pair_node import PairNode  # noqa: PLC0415
     from understudy.runtime.node.process import Node  # noqa: PLC0415
-
-    kind = FluxNode if policy_named(settings.policy).partitioned else PairNode
 
     made: list[Node] = []
     done = threading.Event()
 
     def make() -> None:
         try:
-            made.append(kind(settings, name, incarnation, ending))
+            made.append(Node(settings, name, incarnation, ending))
         except BaseException as problem:
             ending.fail(problem)
         finally:
@@ -66,12 +61,7 @@ def _node(settings: RunSettings, name: str, incarnation: int, ending: Ending) ->
         if ending.asked:
             return
     if made:
-        node = made[0]
-        # Fenced, it comes back empty in any case, so a clean end is not worth more than its return.
-        ending.on_overdue = lambda: node.start_over() if node.fenced is not None else None
-        node.run()
-        if node.fenced is not None:
-            node.start_over()
+        made[0].run()
 
 
 if __name__ == "__main__":

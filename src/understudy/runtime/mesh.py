@@ -1,9 +1,10 @@
-"""The mesh: one connection between any two processes of a partitioned flow that need one.
+"""The mesh: one connection between any two processes of a flow that need one.
 
 Nodes call the gateway, and of two nodes the one with the greater name calls the other, so there is never a
 question of which connection counts. A connection that breaks is made again for as long as both ends are
-needed. What is heard of a connection comes to the owner in order, on the owner's actor: up, then parcels,
-then down, and the next one only after that.
+needed. Everything that happens to a connection comes to the owner in order, on the owner's actor, with the
+connection's serial: up, then parcels, then down. Which of two connections to one process counts is decided by
+the owner's host.
 
 Views are large in a large flow and go ahead of much that is said. So over a connection that has carried one
 before, in either direction, only what has changed since is sent.
@@ -11,21 +12,21 @@ before, in either direction, only what has changed since is sent.
 
 from __future__ import annotations
 
+import itertools
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from understudy.core.errors import PeerError
-from understudy.core.flux_view import FluxView
-from understudy.core.host import GATEWAY
-from understudy.core.parcels import Parcel, Relay
+from understudy.core.host.host import GATEWAY
+from understudy.core.host.parcels import Parcel, Relay
+from understudy.core.view.view import View
 from understudy.runtime.actor import Actor
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted, Endpoint
 from understudy.runtime.transport.link import Link
-from understudy.runtime.transport.parcels import frames_of_parcel, parcel_of
+from understudy.runtime.transport.parcels import frames_of, parcel_of
 from understudy.runtime.transport.wire import Frame
 
 log = logging.getLogger(__name__)
@@ -37,28 +38,28 @@ VIEWS_KEPT = 64
 class MeshOwner(Protocol):
     """Whom the mesh serves. All calls come on the owner's actor."""
 
-    def peer_up(self, node: str) -> None: ...
+    def peer_up(self, node: str, serial: int) -> None: ...
 
-    def peer_down(self, node: str) -> None: ...
+    def peer_down(self, node: str, serial: int) -> None: ...
 
-    def parcel_arrived(self, node: str, parcel: Parcel) -> None: ...
+    def parcel_arrived(self, node: str, serial: int, parcel: Parcel, cause: int) -> None: ...
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
-        """A frame that is not of the protocol: word of how somebody is doing."""
+        """A frame that is not of the protocol: how another process is doing."""
 
 
 class RecentViews:
     """The views that this process has told or heard lately, and which of them each other process has."""
 
     def __init__(self) -> None:
-        self.known: dict[int, FluxView] = {}
+        self.known: dict[int, View] = {}
         self._common: dict[str, int] = {}
 
     def forget(self, node: str) -> None:
         """What a process had before its connection broke does not count: it may have begun anew."""
         self._common.pop(node, None)
 
-    def exchanged(self, node: str, view: FluxView) -> FluxView | None:
+    def exchanged(self, node: str, view: View) -> View | None:
         """A view is told to a process, or was heard from it. Returns an earlier one that both know, if any.
 
         The other side may be ahead, and keeps no more than this one: what is old here may be forgotten there.
@@ -74,8 +75,8 @@ class RecentViews:
 
 
 class Mesh:
-    """The connections of one process. Methods with a leading underscore, `want`, `send` and `cut` belong to
-    the actor.
+    """The connections of one process. Methods with a leading underscore, `want`, `send`, `tell` and `cut`
+    belong to the actor.
     """
 
     def __init__(
@@ -92,12 +93,11 @@ class Mesh:
         self._owner = owner
         self._address_of = address_of
         self._links: dict[str, Link] = {}
-        self._channels: dict[str, Channel] = {}
-        self._newest: dict[str, int] = {}
+        #: The connections that stand, by their serials.
+        self._channels: dict[str, dict[int, Channel]] = {}
         self._views = RecentViews()
-        self._wanted: set[str] = set()
-        #: Since when each wanted process has been out of reach.
-        self._absent_since: dict[str, float] = {}
+        #: Attempts of this process, so that a later one is known as such at the other end.
+        self._attempts = itertools.count(1)
         self._ended = False
 
     def listen_on(self, endpoint: Endpoint) -> None:
@@ -108,14 +108,14 @@ class Mesh:
         self._ended = True
         for link in self._links.values():
             link.end()
-        for channel in list(self._channels.values()):
-            channel.close("this process is going away")
+        for channels in list(self._channels.values()):
+            for channel in list(channels.values()):
+                channel.close("this process is going away")
 
     # --- on the owner's actor ----------------------------------------------------------------------------
 
     def want(self, nodes: set[str]) -> None:
         """Keep connections to these processes, and no others of this side's making."""
-        self._wanted = set(nodes)
         for node in nodes - self._links.keys():
             if self._calls(node) and not self._ended:
                 self._links[node] = Link(
@@ -126,83 +126,63 @@ class Mesh:
                     beat_s=self._settings.beat_s,
                     silence_s=self._settings.silence_s,
                     purpose=PURPOSE,
+                    attempts=self._attempts,
                 )
                 self._links[node].start()
         for node in self._links.keys() - nodes:
             self._links.pop(node).end()
-        now_s = time.monotonic()
-        for node in nodes:
-            if node not in self._channels:
-                self._absent_since.setdefault(node, now_s)
-        self._absent_since = {n: since for n, since in self._absent_since.items() if n in nodes}
 
     def _calls(self, node: str) -> bool:
         return self._name != GATEWAY and (node == GATEWAY or self._name > node)
 
-    def absent(self, longer_than_s: float) -> list[str]:
-        """Wanted processes that were not to be reached for so long. Each is named once in that time."""
-        now_s = time.monotonic()
-        found = [node for node, since in self._absent_since.items() if now_s - since > longer_than_s]
-        for node in found:
-            self._absent_since[node] = now_s
-        return found
-
-    def send(self, node: str, parcel: Parcel) -> None:
-        channel = self._channels.get(node)
+    def send(self, node: str, parcel: Parcel, cause: int) -> None:
+        channel = self._newest(node)
         if channel is not None:
             since = self._views.exchanged(node, parcel.view) if isinstance(parcel, Relay) else None
-            channel.send(*frames_of_parcel(parcel, since))
+            channel.send(*frames_of(parcel, cause, since))
 
     def tell(self, node: str, frame: Frame) -> None:
-        channel = self._channels.get(node)
+        channel = self._newest(node)
         if channel is not None:
             channel.send(frame)
 
-    def cut(self, node: str, why: str) -> None:
-        channel = self._channels.get(node)
+    def cut(self, node: str, serial: int, why: str) -> None:
+        channel = self._channels.get(node, {}).get(serial)
         if channel is not None:
             channel.close(why)
+
+    def _newest(self, node: str) -> Channel | None:
+        channels = self._channels.get(node)
+        return channels[max(channels)] if channels else None
 
     def _opened(self, node: str, channel: Channel, serial: int) -> None:
         if channel.closed or self._ended:
             return
-        if serial <= self._newest.get(node, 0):
-            # Its caller gave this one up before it made the next; it was only slow to arrive.
-            channel.close("a newer connection is there")
-            return
-        self._newest[node] = serial
-        former = self._channels.pop(node, None)
-        if former is not None:
-            former.close("a newer connection took its place")
-            self._owner.peer_down(node)
-        self._channels[node] = channel
+        self._channels.setdefault(node, {})[serial] = channel
         self._views.forget(node)
-        self._absent_since.pop(node, None)
-        self._owner.peer_up(node)
+        self._owner.peer_up(node, serial)
 
-    def _arrived(self, node: str, channel: Channel, frame: Frame) -> None:
-        if self._channels.get(node) is not channel or channel.closed:
+    def _arrived(self, node: str, channel: Channel, serial: int, frame: Frame) -> None:
+        if self._channels.get(node, {}).get(serial) is not channel or channel.closed:
             return
         if frame.kind == "stats":
             self._owner.frame_arrived(node, frame)
             return
         try:
-            parcel = parcel_of(frame, self._views.known)
+            parcel, cause = parcel_of(frame, self._views.known)
         except PeerError as problem:
             channel.close(f"it broke the protocol: {problem}")
             return
         if isinstance(parcel, Relay):
             self._views.exchanged(node, parcel.view)
-        self._owner.parcel_arrived(node, parcel)
+        self._owner.parcel_arrived(node, serial, parcel, cause)
 
-    def _closed(self, node: str, channel: Channel | None, why: str) -> None:
-        if channel is None or self._channels.get(node) is not channel:
+    def _closed(self, node: str, channel: Channel | None, serial: int, why: str) -> None:
+        if channel is None or self._channels.get(node, {}).get(serial) is not channel:
             return
-        del self._channels[node]
-        if node in self._wanted:
-            self._absent_since[node] = time.monotonic()
+        del self._channels[node][serial]
         log.info("the connection to %s is gone: %s", node, why)
-        self._owner.peer_down(node)
+        self._owner.peer_down(node, serial)
 
     # --- connections that others make --------------------------------------------------------------------
 
@@ -218,8 +198,8 @@ class Mesh:
 
         return Accepted(
             on_open=opened,
-            on_frame=lambda frame: self._actor.post(self._arrived, node, box[0], frame),
-            on_closed=lambda why: self._actor.post(self._closed, node, box[0] if box else None, why),
+            on_frame=lambda frame: self._actor.post(self._arrived, node, box[0], serial, frame),
+            on_closed=lambda why: self._actor.post(self._closed, node, box[0] if box else None, serial, why),
             name=node,
         )
 
@@ -228,17 +208,14 @@ class Mesh:
     def link_hello(self, end: str) -> Mapping[str, Any]:
         return {"node": self._name}
 
-    def link_up(self, end: str, channel: Channel) -> None:
-        self._actor.post(self._called, end, channel)
+    def link_up(self, end: str, channel: Channel, serial: int) -> None:
+        self._actor.post(self._opened, end, channel, serial)
 
-    def _called(self, node: str, channel: Channel) -> None:
-        self._opened(node, channel, self._newest.get(node, 0) + 1)
+    def link_frame(self, end: str, channel: Channel, serial: int, frame: Frame) -> None:
+        self._actor.post(self._arrived, end, channel, serial, frame)
 
-    def link_frame(self, end: str, channel: Channel, frame: Frame) -> None:
-        self._actor.post(self._arrived, end, channel, frame)
-
-    def link_down(self, end: str, channel: Channel | None, why: str) -> None:
-        self._actor.post(self._closed, end, channel, why)
+    def link_down(self, end: str, channel: Channel | None, serial: int, why: str) -> None:
+        self._actor.post(self._closed, end, channel, serial, why)
 
     def link_fenced(self, end: str, why: str) -> None:
         log.warning("%s does not let this process in: %s", end, why)

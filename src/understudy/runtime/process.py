@@ -63,9 +63,6 @@ class Ending:
         self._event = threading.Event()
         self._lock = threading.Lock()
         self.failure: BaseException | None = None
-        #: Called when the end takes longer than `END_TIMEOUT_S`, before the process leaves. It may replace
-        #: the process.
-        self.on_overdue: Callable[[], None] = lambda: None
 
     def ask(self) -> None:
         """End in good order."""
@@ -161,7 +158,6 @@ def _leave_when_overdue(
     log.warning("%s did not end within %g s and leaves as it is; %s", name, timeout_s, _main_thread_at())
     code = OVERDUE_EXIT_CODE
     try:
-        ending.on_overdue()
         if ending.failure is not None:
             code = _failed(name, settings, ending.failure)
     finally:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed
-from understudy.flow.policy import ClusterPairs, Policy, policy_named
+from understudy.flow.policy import POLICIES, Policy
 
 FILE = "run.json"
 
@@ -20,9 +20,8 @@ class RunSettings:
     flow_path: str
     folder: str
     zookeeper: str
-    policy: str = "pair"
-    #: The policy's own parameter, as it was when the run was created.
-    silence_ms: int = Policy.silence_ms
+    #: The policy with its parameters, as it was when the run was created.
+    policy: Policy = field(default_factory=lambda: POLICIES["pair"])
     #: The nodes that have a place at the start; more may wait.
     nodes: int = 2
     #: How many partitions a fragment has that may be split; 0: as many as there are nodes for one dataflow.
@@ -53,14 +52,11 @@ class RunSettings:
 
     @property
     def partition_count(self) -> int:
-        if not policy_named(self.policy).partitioned:
-            return 1
-        halves = 2 if self.policy == ClusterPairs.name else 1
-        return self.partitions or self.nodes // halves
+        return self.partitions or self.policy.partitions_for(self.nodes)
 
     @property
     def silence_s(self) -> float:
-        return self.silence_ms / 1_000
+        return self.policy.silence_ms / 1_000
 
     @property
     def beat_s(self) -> float:
@@ -77,7 +73,8 @@ class RunSettings:
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / FILE
         half = file.with_suffix(".half")
-        half.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        whole = {**asdict(self), "policy": self.policy.to_json()}
+        half.write_text(json.dumps(whole, indent=2) + "\n")
         half.replace(file)
 
     @classmethod
@@ -86,9 +83,10 @@ class RunSettings:
         file = Path(folder) / FILE
         try:
             values = json.loads(file.read_text())
-            known = {field.name for field in fields(cls)}
-            return cls(**{name: value for name, value in values.items() if name in known})
+            known = {each.name for each in fields(cls)} - {"policy"}
+            given = {name: value for name, value in values.items() if name in known}
+            return cls(**given, policy=Policy.from_json(values["policy"]))
         except FileNotFoundError:
             raise EnvironmentFailed(f"There is no run in {folder}: {file} is missing.") from None
-        except (ValueError, TypeError) as problem:
+        except (ValueError, TypeError, KeyError, AttributeError) as problem:
             raise EnvironmentFailed(f"{file} cannot be read: {problem}") from None

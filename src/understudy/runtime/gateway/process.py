@@ -13,22 +13,23 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId, end_of
-from understudy.core.host import GATEWAY
+from understudy.core.host.host import GATEWAY
+from understudy.core.view.events import Report
 from understudy.flow.loading import load
-from understudy.flow.policy import policy_named
 from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.client import Coordination
-from understudy.runtime.coordination.controllers import flux_controller, pair_controller, view_type_of
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.members import Member
+from understudy.runtime.coordination.reports import written
 from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
-from understudy.runtime.gateway.flux_boundary import FluxBoundary
 from understudy.runtime.gateway.intake import Intake, now_us
+from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
+from understudy.runtime.partitioning import controller_for
 from understudy.runtime.process import Ending, finished_file, ready_file
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
@@ -49,7 +50,6 @@ class Gateway:
         self._settings = settings
         self._ending = ending
         self._ready = ready_file(settings.path, NAME)
-        self._ready.unlink(missing_ok=True)
         self._flow = load(settings.flow_path)
         self._recorder = Recorder(settings, self._flow.name, NAME)
         self._stats = _Stats(self._flow.bucket_us)
@@ -58,37 +58,26 @@ class Gateway:
         self._delivery = Delivery(
             self._flow, settings.path, self._delivered, ending.fail, digests=settings.history
         )
-        position, unreported = self._delivery.recover()
-        if unreported is not None:
-            self._recorder.delivered_before(unreported.after, unreported.through, unreported.buckets)
+        positions, unreported = self._delivery.recover()
+        for sink, done in unreported:
+            self._recorder.delivered_before(sink, done.after, done.through, done.buckets)
         self._intake = Intake(self._flow, settings.path, self._on_sealed, ending.fail)
         self._endpoint = Endpoint(
             settings.host, settings.gateway_port, beat_s=settings.beat_s, silence_s=settings.silence_s
         )
-        self._coordination = Coordination(
-            settings.zookeeper, settings.run, view_type=view_type_of(settings.policy)
-        )
+        self._coordination = Coordination(settings.zookeeper, settings.run)
         self._leadership = Leadership(
-            self._coordination, NAME, self._controller(), seat_kind="node", priority=0
+            self._coordination, NAME, controller_for(self._flow, settings), seat_kind="node", priority=0
         )
-        self._boundary = self._made_boundary(tuple(self._intake.recover()), position)
-
-    def _made_boundary(self, recovered: Sequence[Bucket], delivered: BucketId) -> Boundary | FluxBoundary:
-        common = (self._settings, self._actor, self)
-        if policy_named(self._settings.policy).partitioned:
-            return FluxBoundary(
-                *common,
-                flow=self._flow,
-                recorder=self._recorder,
-                recovered=recovered,
-                delivered=delivered,
-            )
-        return Boundary(*common, recorder=self._recorder, recovered=recovered, delivered=delivered)
-
-    def _controller(self) -> Callable[[Any], Any]:
-        if policy_named(self._settings.policy).partitioned:
-            return flux_controller(self._settings, self._flow)
-        return pair_controller(self._settings.policy)
+        self._boundary = Boundary(
+            settings,
+            self._actor,
+            self,
+            flow=self._flow,
+            recorder=self._recorder,
+            recovered=self._intake.recover(),
+            delivered=positions,
+        )
 
     def run(self) -> None:
         """Work until the end."""
@@ -104,22 +93,18 @@ class Gateway:
         self._coordination.watch_members(self._on_members)
         # What is decided from here on waits for this gateway; what was decided before, it must know.
         self._coordination.await_newest()
-        self._coordination.watch_view(cast("Callable[[Any], None]", self._boundary.on_view))
+        self._coordination.watch_view(self._boundary.on_view)
         self._intake.start()
         self._recorder.begun()
         self._ready.parent.mkdir(exist_ok=True)
         self._ready.touch()
         reading = finished = False
-        next_tick = 0.0
         try:
             while not self._ending.wait(0.05):
                 if not reading and self._boundary.running:
                     # A paced source that began while Spark still starts would only pile up rows.
                     reading = True
                     self._intake.start_readers()
-                if time.monotonic() > next_tick:
-                    next_tick = time.monotonic() + 1.0
-                    self._boundary.on_tick()
                 if self._finished():
                     log.info("every source has ended and everything is delivered")
                     finished = True
@@ -142,49 +127,44 @@ class Gateway:
             self._endpoint.end()
 
     def _finished(self) -> bool:
-        last = self._intake.last_bucket
-        delivered = self._boundary.delivered_through
+        """Whether every source has ended and every sink holds all of the results."""
+        last, delivered = self._intake.last_bucket, self._boundary.delivered_through
+        if last is None:
+            return False
         if last == NOTHING:
             # Every source ended without a single row.
             return True
-        # The empty stretch after the last row is long; to be somewhere in it is to have delivered every row.
-        return last is not None and delivered is not None and delivered > last + self._ahead() // 2
-
-    def _ahead(self) -> int:
-        return max(0, self._intake.sealed_through - (self._intake.last_bucket or 0))
+        # Time goes on to its end after the last row; to be well past the row is to have delivered everything.
+        past = last + (end_bucket(self._flow.bucket_us) - last) // 2
+        return delivered is not None and all(through > past for through in delivered.values())
 
     def _on_members(self, members: list[Member]) -> None:
         self._members = [member.name for member in members if member.kind == "node"]
 
     # --- what the boundary asks for ----------------------------------------------------------------------
 
-    def _on_sealed(self, buckets: list[Bucket]) -> None:
+    def _on_sealed(self, buckets: list[SealedBucket]) -> None:
         self._boundary.on_sealed(buckets)
 
-    def deliver(self, bucket: Bucket) -> None:
-        self._delivery.put(bucket)
+    def deliver(self, sink: str, buckets: Sequence[Bucket]) -> None:
+        self._delivery.put(sink, buckets)
 
-    def trim(self, through: BucketId) -> None:
-        self._intake.trim(through)
+    def trim(self, source: str, through: BucketId) -> None:
+        self._intake.trim(source, through)
 
-    def room(self, there_is: bool) -> None:
-        self._intake.room(there_is)
+    def room(self, source: str, there_is: bool) -> None:
+        self._intake.room(source, there_is)
 
-    def report(self, kind: str, facts: dict[str, Any]) -> None:
-        if kind == "suspected":
-            self._recorder.suspected(str(facts["node"]))
-        self._coordination.report(kind, facts)
+    def report(self, report: Report) -> None:
+        self._coordination.report(*written(report))
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None:
         self._stats.of_node(node, facts)
 
-    def _delivered(self, done: DeliveredRange) -> None:
-        self._record(done)
+    def _delivered(self, sink: str, done: DeliveredRange) -> None:
+        self._recorder.delivered(sink, done.after, done.through, done.buckets)
         self._stats.delivered(done)
-        self._boundary.on_delivered(done.through)
-
-    def _record(self, done: DeliveredRange) -> None:
-        self._recorder.delivered(done.after, done.through, done.buckets)
+        self._boundary.on_delivered(sink, done.through)
 
     # --- status ------------------------------------------------------------------------------------------
 
@@ -201,7 +181,8 @@ class Gateway:
         return {
             "run": self._settings.run,
             "flow": self._flow.name,
-            "policy": self._settings.policy,
+            "policy": self._settings.policy.name,
+            "replicas": self._settings.policy.replicas,
             "at_us": now_us(),
             **self._boundary.status(),
             "members": self._members,

@@ -21,6 +21,7 @@ from understudy.core.replica.events import CopyState, FetchFailed
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import Report
 from understudy.engine.flow_engines import FlowEngines
+from understudy.engine.interface import CopyEngine
 from understudy.engine.segments import SINK_PREFIX
 from understudy.flow.flow import Flow
 from understudy.runtime.actor import Actor
@@ -65,6 +66,8 @@ class Copies(Hosting):
         self._address_of = address_of
         self._on_failure = on_failure
         self._copies: dict[Copy, HostedCopy] = {}
+        self._spares: dict[Partition, CopyEngine] = {}
+        self._spares_built = 0
         self._starting = threading.Lock()
         self._time_of = {name: stream.time for name, stream in engines.streams.items()}
 
@@ -72,8 +75,27 @@ class Copies(Hosting):
         self.mesh.listen_on(endpoint)
         endpoint.handle(PURPOSE, self._admit_fetch)
 
+    def prepare(self) -> None:
+        """Build the queries that a seat may need before this node is a member, where there are few of them.
+
+        A node of a partitioned flow could be given any partition of any fragment: there is no telling.
+        """
+        if not self._settings.policy.partitioned:
+            for partition in self._engines.topology.partitions:
+                self._spares[partition] = self._built(partition)
+
+    def _built(self, partition: Partition) -> CopyEngine:
+        self._spares_built += 1
+        return self._engines.engine(partition, self._folder / f"engine-{self._spares_built}")
+
+    def _engine_for(self, partition: Partition) -> CopyEngine:
+        """The engine that was built for this partition, or a new one. Called under the starting lock."""
+        return self._spares.pop(partition, None) or self._built(partition)
+
     def close_engines(self) -> None:
         """End the queries. Called when the actor has ended."""
+        for spare in self._spares.values():
+            spare.close()
         for thread in [copy.end() for copy in self._copies.values()]:
             thread.join(LEAVE_TIMEOUT_S)
 
@@ -101,7 +123,7 @@ class Copies(Hosting):
 
         parts = CopyParts(
             folder=self._folder / f"{name}-{copy.partition.index}-{copy.replica}-{epoch}",
-            make_engine=lambda folder: self._engines.engine(copy.partition, folder),
+            make_engine=lambda: self._engine_for(copy.partition),
             starting=self._starting,
             stream_for=stream_for,
             time_of=self._time_of,

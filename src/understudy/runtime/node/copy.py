@@ -48,7 +48,7 @@ class CopyParts:
     """What a node gives each of its copies."""
 
     folder: Path
-    make_engine: Callable[[Path], CopyEngine]
+    make_engine: Callable[[], CopyEngine]
     #: Two queries that start at once take longer than one after the other.
     starting: threading.Lock
     stream_for: Callable[[Partition], str]
@@ -149,7 +149,7 @@ class HostedCopy:
         with self._parts.starting:
             if self._over.is_set():
                 return False
-            engine = self._engine = self._parts.make_engine(self._parts.folder / "engine")
+            engine = self._engine = self._parts.make_engine()
             engine.start(snapshot)
         self._worker = Worker(
             engine,

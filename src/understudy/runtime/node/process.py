@@ -1,8 +1,7 @@
-"""The node process: a Spark application of its own, and what it hosts when the view gives it a place.
+"""The node process: a Spark application of its own, and the copies that the view seats there.
 
-A node first starts its JVM and its queries, then joins. So whoever is a member is ready, and a standby
-costs no start-up when it is needed. A node without a place is a standby. What a place is, and what becomes
-of a node that loses one, depends on the policy: see `pair_node` and `flux_node`.
+A node first starts its JVM and its queries, then joins. So a member is ready, and a standby costs no start-up
+when it is needed. A node without a seat is a standby.
 """
 
 from __future__ import annotations
@@ -10,21 +9,21 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
 
-from understudy.engine.jvm import sweep_own
+from understudy.core.view.events import Report
+from understudy.engine.flow_engines import FlowEngines
 from understudy.engine.session import session, stop_session
 from understudy.flow.loading import load
+from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.client import Coordination
-from understudy.runtime.coordination.controllers import view_type_of
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.members import Member
+from understudy.runtime.coordination.reports import written
 from understudy.runtime.gateway.process import FACT
+from understudy.runtime.node.copies import Copies
 from understudy.runtime.node.warming import warm_up
+from understudy.runtime.partitioning import controller_for, host_for
 from understudy.runtime.process import Ending, ready_file
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
@@ -33,19 +32,17 @@ from understudy.runtime.transport.endpoint import Endpoint
 log = logging.getLogger(__name__)
 
 LIGHT_COMPILER = ("-XX:TieredStopAtLevel=1",)
+STATS_S = 0.5
 
 
-class Node(ABC):
-    """Everything in a node process that does not depend on the policy. Subclasses fill in the rest."""
+class Node:
+    """Everything in a node process, wired together."""
 
     def __init__(self, settings: RunSettings, name: str, incarnation: int, ending: Ending) -> None:
         self._settings = settings
         self._base_name = name
-        self._incarnation = incarnation
         self.name = f"{name}.{incarnation}"
         self._ending = ending
-        #: Why this process as a whole is void and must be replaced by its next incarnation, if it is.
-        self.fenced: str | None = None
         self._gateway: str | None = None
         self._members: dict[str, str] = {}
         self._folder = settings.path / "state" / self.name
@@ -64,91 +61,64 @@ class Node(ABC):
             jvm_options=LIGHT_COMPILER if settings.light_compiler else (),
         )
         warm_s = warm_up(self._flow, self._folder / "warm")
-        self._prepare()
+        self._actor = Actor("host", ending.fail)
+        self._copies = Copies(
+            host_for(self.name, self._flow, settings),
+            settings,
+            self._actor,
+            flow=self._flow,
+            engines=FlowEngines(self._flow, settings.policy.unit, settings.partition_count),
+            folder=self._folder,
+            recorder=self._recorder,
+            address_of=self._address_of,
+            tell=self._report,
+            on_failure=ending.fail,
+        )
+        self._copies.prepare()
+        self._copies.listen_on(self._endpoint)
         self._endpoint.ready()
         log.info("the engine is ready; warming up took %.1f s", warm_s)
-        self._coordination = Coordination(
-            settings.zookeeper, settings.run, view_type=view_type_of(settings.policy)
-        )
-
-    # --- what depends on the policy ----------------------------------------------------------------------
-
-    @abstractmethod
-    def _prepare(self) -> None:
-        """Make ready what takes time, and register who answers calls. Before this node is a member."""
-
-    @abstractmethod
-    def _controller(self) -> Callable[[Any], Any]:
-        """From the stored view to the machine that a leader drives."""
-
-    @abstractmethod
-    def _on_view(self, view: Any) -> None:
-        """A new view. Runs on the coordination's thread."""
-
-    @abstractmethod
-    def _leave(self) -> None:
-        """Leave every place."""
-
-    @abstractmethod
-    def _close_engines(self) -> None:
-        """End the queries. Not called when the process is about to be replaced."""
-
-    # --- the life of the process -------------------------------------------------------------------------
+        self._coordination = Coordination(settings.zookeeper, settings.run)
 
     def run(self) -> None:
         """Be a member until the end."""
+        controller = controller_for(self._flow, self._settings)
         leadership = Leadership(
-            self._coordination, self.name, self._controller(), seat_kind="node", priority=1
+            self._coordination, self.name, controller, seat_kind="node", priority=1
         ).start()
         facts = {"flight": self._endpoint.address, "pid": os.getpid(), "node": self._base_name}
         membership = self._coordination.join("node", self.name, facts)
         self._ready.parent.mkdir(exist_ok=True)
         self._ready.touch()
         self._coordination.watch_members(self._on_members)
-        self._coordination.watch_view(self._on_view)
+        self._coordination.watch_view(self._copies.on_view)
         threading.Thread(target=self._follow_gateway, name="gateway address", daemon=True).start()
         self._recorder.begun()
         try:
-            self._ending.wait()
+            while not self._ending.wait(STATS_S):
+                self._copies.tell_stats()
         finally:
-            self._leave()
-            if self.fenced is None and self._ending.failure is None:
+            self._actor.end()
+            self._copies.end()
+            if self._ending.failure is None:
                 self._recorder.ended()
                 membership.leave()
+            self._recorder.close()
             leadership.stop()
             self._coordination.close()
             self._endpoint.end()
-            if self.fenced is None:
-                self._close_engines()
-                stop_session()
-                shutil.rmtree(self._folder, ignore_errors=True)
+            self._copies.close_engines()
+            stop_session()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
-    def start_over(self) -> None:
-        """Replace this process, which was fenced, by its next incarnation. Children end with their pipes."""
-        log.warning("starting over as incarnation %d", self._incarnation + 1)
-        logging.shutdown()
-        command = [
-            sys.executable,
-            "-m",
-            "understudy.runtime.main",
-            "node",
-            self._settings.folder,
-            self._base_name,
-        ]
-        command += ["--incarnation", str(self._incarnation + 1)]
-        if "--with-parent" in sys.argv:
-            command.append("--with-parent")
-        sweep_own()
-        os.execv(sys.executable, command)
-
-    def _fail(self, error: BaseException) -> None:
-        self._ending.fail(error)
+    def _report(self, report: Report) -> None:
+        self._coordination.report(*written(report))
 
     def _on_members(self, members: list[Member]) -> None:
         self._members = {member.name: str(member.facts["flight"]) for member in members}
 
     def _address_of(self, name: str) -> str | None:
-        """Where a process is to be reached, as last heard; None if it is not there. Never waits."""
+        """Where a process can be reached, as last heard; None if that is not known. Never waits."""
         return self._gateway if name == FACT else self._members.get(name)
 
     def _follow_gateway(self) -> None:

@@ -13,12 +13,14 @@ import decimal
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from understudy.engine.segment import Segment
+from understudy.engine.flow_engines import FlowEngines
+from understudy.engine.interface import CopyEngine
 from understudy.flow.flow import Flow
 from understudy.flow.model import Source
 
@@ -31,25 +33,29 @@ ROWS = 64
 def warm_up(flow: Flow, folder: Path) -> float:
     """Run the flow's queries over a few made-up groups in a folder of their own; returns the seconds."""
     began = time.monotonic()
-    segment = Segment(flow, folder)
+    engines = FlowEngines(flow, "flow", 1)
     try:
-        segment.start()
-        now_us = time.time_ns() // 1_000
-        # Far enough apart for windows to close, so that what closes them is warm as well.
-        step = max(1, 10_000_000 // flow.bucket_us)
-        first = now_us // flow.bucket_us
-        for round_ in range(ROUNDS):
-            number = first + round_ * step
-            tables = {
-                name: _made_up(source, number * flow.bucket_us) for name, source in flow.sources.items()
-            }
-            segment.advance(tables, number)
+        # One after the other: two queries that start at once take longer.
+        for partition in engines.topology.partitions:
+            _run(flow, engines.engine(partition, folder), engines.topology.inputs[partition.name])
     except Exception as problem:
         log.info("warming up did not get to its end: %s: %.200s", type(problem).__name__, problem)
     finally:
-        segment.close()
         shutil.rmtree(folder, ignore_errors=True)
     return time.monotonic() - began
+
+
+def _run(flow: Flow, engine: CopyEngine, sources: Sequence[str]) -> None:
+    try:
+        engine.start()
+        # Far enough apart for windows to close, so that what closes them is warm as well.
+        step = max(1, 10_000_000 // flow.bucket_us)
+        first = time.time_ns() // 1_000 // flow.bucket_us
+        for number in range(first, first + ROUNDS * step, step):
+            tables = {name: _made_up(flow.sources[name], number * flow.bucket_us) for name in sources}
+            engine.advance(tables, number, lambda _: None)
+    finally:
+        engine.close()
 
 
 def _made_up(source: Source, time_us: int) -> pa.Table:

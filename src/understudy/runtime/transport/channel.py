@@ -21,8 +21,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from understudy.core.errors import PeerError
-from understudy.core.messages import Message
-from understudy.runtime.transport.wire import Frame, frame_of, frames_of
+from understudy.runtime.transport.wire import Frame, frame_of
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class Channel:
         self.heard_at = time.monotonic()
         self._on_frame = on_frame
         self._on_closed = on_closed
-        self._outbound: queue.Queue[Message | Frame | None] = queue.Queue(OUTBOUND_MAX)
+        self._outbound: queue.Queue[Frame | None] = queue.Queue(OUTBOUND_MAX)
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self.cancel: Callable[[], None] | None = None
@@ -81,13 +80,13 @@ class Channel:
         """How many messages wait to be written."""
         return self._outbound.qsize()
 
-    def send(self, *messages: Message | Frame) -> None:
-        """Queue messages for the peer. On a closed channel they are lost, as they would be on the way."""
+    def send(self, *frames: Frame) -> None:
+        """Queue frames for the peer. On a closed channel they are lost, as they would be on the way."""
         if self.closed:
             return
         try:
-            for message in messages:
-                self._outbound.put_nowait(message)
+            for frame in frames:
+                self._outbound.put_nowait(frame)
         except queue.Full:
             self.close(f"more than {OUTBOUND_MAX} messages wait for it")
 
@@ -132,24 +131,14 @@ class Channel:
             first = self._outbound.get(timeout=self.beat_s)
         except queue.Empty:
             return [_BEAT]
-        items = [first]
-        while len(items) < 4096:
+        frames: list[Frame] = []
+        while first is not None and len(frames) < 4096:
+            frames.append(first)
             try:
-                items.append(self._outbound.get_nowait())
+                first = self._outbound.get_nowait()
             except queue.Empty:
                 break
-        frames: list[Frame] = []
-        run: list[Message] = []
-        for item in items:
-            if item is None:
-                break
-            if isinstance(item, Frame):
-                frames += frames_of(run, self.epoch)
-                run = []
-                frames.append(item)
-            else:
-                run.append(item)
-        return frames + frames_of(run, self.epoch)
+        return frames
 
     def read_until_closed(self, reader: Any) -> None:
         """Pass on what arrives until the channel closes or breaks."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from understudy.core.errors import Fenced
@@ -27,17 +27,21 @@ class LinkOwner(Protocol):
 
     def link_hello(self, end: str) -> Mapping[str, Any]: ...
 
-    def link_up(self, end: str, channel: Channel) -> None: ...
+    def link_up(self, end: str, channel: Channel, serial: int) -> None: ...
 
-    def link_frame(self, end: str, channel: Channel, frame: Frame) -> None: ...
+    def link_frame(self, end: str, channel: Channel, serial: int, frame: Frame) -> None: ...
 
-    def link_down(self, end: str, channel: Channel | None, why: str) -> None: ...
+    def link_down(self, end: str, channel: Channel | None, serial: int, why: str) -> None: ...
 
     def link_fenced(self, end: str, why: str) -> None: ...
 
 
 class Link:
-    """Keeps one connection alive until `end`. `end_name` is what its owner calls the other side."""
+    """Keeps one connection alive until `end`. `end_name` is what its owner calls the other side.
+
+    `attempts` numbers the attempts of its owner. The other side tells a late hello of an attempt that was given
+    up from the one that counts by it, so it must go on rising when a link is dropped and made anew.
+    """
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Link:
         beat_s: float,
         silence_s: float,
         purpose: str | None = None,
+        attempts: Iterator[int],
     ) -> None:
         self._end_name = end_name
         self._purpose = purpose or end_name
@@ -59,7 +64,7 @@ class Link:
         self._silence_s = silence_s
         self._over = threading.Event()
         self._channel: Channel | None = None
-        self._attempts = 0
+        self._attempts = attempts
         self._thread = threading.Thread(target=self._run, name=f"link {end_name}", daemon=True)
 
     def start(self) -> None:
@@ -94,23 +99,22 @@ class Link:
 
     def _connect(self, address: str) -> None:
         box: list[Channel] = []
-        # Tells the gateway a late hello of an attempt that was given up from the one that counts.
-        self._attempts += 1
+        serial = next(self._attempts)
 
         def opened(channel: Channel) -> None:
             box.append(channel)
             self._channel = channel
-            self._owner.link_up(self._end_name, channel)
+            self._owner.link_up(self._end_name, channel, serial)
             if self._over.is_set():
                 channel.close("this replica is going away")
 
         connect(
             address,
             self._purpose,
-            {**self._owner.link_hello(self._end_name), "serial": self._attempts},
+            {**self._owner.link_hello(self._end_name), "serial": serial},
             on_open=opened,
-            on_frame=lambda frame: self._owner.link_frame(self._end_name, box[0], frame),
-            on_closed=lambda why: self._owner.link_down(self._end_name, box[0] if box else None, why),
+            on_frame=lambda frame: self._owner.link_frame(self._end_name, box[0], serial, frame),
+            on_closed=lambda why: self._owner.link_down(self._end_name, box[0] if box else None, serial, why),
             epoch=self._epoch,
             beat_s=self._beat_s,
             silence_s=self._silence_s,
