@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from understudy.core.bucket import NOTHING, BucketId
-from understudy.core.topology import EGRESS, ENDS, INGRESS
+from understudy.core.shape.topology import EGRESS, ENDS, INGRESS
 from understudy.history.reading import Damage, Entry
 from understudy.history.records import (
     DeliveredRecord,

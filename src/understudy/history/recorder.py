@@ -17,10 +17,8 @@ from understudy.core.view.view import View
 from understudy.history.backlog import BYTES_MAX, NOTES_MAX, Backlog
 from understudy.history.records import (
     ArrivedRecord,
-    AttachedRecord,
     BegunRecord,
     DeliveredRecord,
-    DetachedRecord,
     EndedRecord,
     FencedRecord,
     HandedRecord,
@@ -28,7 +26,6 @@ from understudy.history.records import (
     LeftOutRecord,
     ProducedRecord,
     Record,
-    SealedRecord,
     SenderRecord,
     Shown,
     SnapshotRecord,
@@ -82,18 +79,15 @@ class Recorder:
     ) -> None:
         self._process = process
         self._look = look
-        self._handed_through = NOTHING
         self._copy_handed_through: dict[Copy, BucketId] = {}
-        self._sealed_through = NOTHING
         self._epoch = 0
-        self._delivered_before = NOTHING
+        self._delivered_before: dict[str, BucketId] = {}
         self._backlog: Backlog | None = None
         if file is None:
             return
         parts = PartedFile(file, flow, process, part_bytes=part_bytes, total_bytes=total_bytes)
-        self._sealed_through = parts.on_record.sealed
         self._epoch = parts.on_record.epoch
-        self._delivered_before = parts.on_record.delivered
+        self._delivered_before = dict(parts.on_record.delivered)
         self._backlog = Backlog(parts, process, notes_max=notes_max, bytes_max=bytes_max)
 
     def begun(self) -> None:

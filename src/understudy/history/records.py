@@ -112,6 +112,7 @@ class DeliveredRecord(_Record):
     """The sink holds these buckets. It held everything through `after` before."""
 
     kind: ClassVar[str] = "delivered"
+    sink: str
     after: BucketId
     through: BucketId
     buckets: tuple[Shown, ...]
@@ -158,8 +159,7 @@ class SenderRecord(_Record):
     """Egress turned to this slot, having received everything through a number."""
 
     kind: ClassVar[str] = "sender"
-    slot: str
-    through: BucketId
+    copy: str
 
 
 @dataclass(frozen=True, slots=True)

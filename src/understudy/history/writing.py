@@ -84,7 +84,7 @@ class OnRecord:
     def __init__(self) -> None:
         self.part = 1
         self.sealed = NOTHING
-        self.delivered = NOTHING
+        self.delivered: dict[str, BucketId] = {}
         self.epoch = 0
         self.highest = NOTHING
         """The highest number of any bucket."""
@@ -100,7 +100,7 @@ class OnRecord:
             case HandedRecord():
                 self._reached(record.through)
             case DeliveredRecord():
-                self.delivered = max(self.delivered, record.through)
+                self.delivered[record.sink] = max(self.delivered.get(record.sink, NOTHING), record.through)
                 self._reached(record.through)
             case ViewRecord():
                 self.epoch = max(self.epoch, record.epoch)

@@ -1,7 +1,7 @@
 """Hosting: the ports of a `core.host` that every process has: its actor, its connections, its clock.
 
-The gateway's boundary and a node's copies add what is their own: sources and sinks, or engines. Everything that
-touches the host runs on one actor.
+The gateway's boundary and a node's copies add what is their own: sources and sinks, or engines. Everything
+that touches the host runs on one actor.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Hosting(ABC):
             self.mesh.want(self.host.needed)
         self.handled(event)
 
-    def handled(self, event: HostEvent) -> None:
+    def handled(self, event: HostEvent) -> None:  # noqa: B027 - a hook
         """An event was handled and everything that the host asked for is done."""
 
     # --- what the mesh tells, on the actor -----------------------------------------------------------------
@@ -98,7 +98,7 @@ class Hosting(ABC):
     def parcel_arrived(self, node: str, serial: int, parcel: Parcel, cause: int) -> None:
         self.handle(ParcelFrom(node, serial, parcel, cause))
 
-    def frame_arrived(self, node: str, frame: Frame) -> None:
+    def frame_arrived(self, node: str, frame: Frame) -> None:  # noqa: B027 - a hook
         """A frame that is not of the protocol: how another process is doing."""
 
     # --- ports -------------------------------------------------------------------------------------------

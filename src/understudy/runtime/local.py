@@ -28,9 +28,8 @@ from typing import Any
 from understudy.engine.jvm import sweep
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.loading import load
-from understudy.flow.policy import policy_named
 from understudy.runtime.coordination.server import ZooKeeperServer
-from understudy.runtime.partitioning import topology_of
+from understudy.runtime.partitioning import topology_for
 from understudy.runtime.process import END_TIMEOUT_S, failure_file, finished_file, ready_file
 from understudy.runtime.process_tree import family, signal_all, signal_tree
 from understudy.runtime.settings import RunSettings
@@ -292,10 +291,11 @@ def suited(settings: RunSettings, nodes: int) -> RunSettings:
     """The settings, with what depends on how many nodes share this machine."""
     cores = os.cpu_count() or 1
     crowd = settings.crowd
-    if crowd is None and policy_named(settings.policy).partitioned:
-        topology = topology_of(load(settings.flow_path), settings.partition_count)
-        copies = sum(policy_named(settings.policy).replicas * count for count in topology.counts.values())
-        crowd = copies / cores
+    if crowd is None:
+        topology = topology_for(load(settings.flow_path), settings)
+        copies = len(topology.copies(settings.policy.replicas))
+        # The replicas of one engine do not wait for each other's turns: each is fed at its own pace.
+        crowd = copies / cores if copies > settings.policy.replicas else 0.0
     return replace(settings, crowd=crowd or 0.0, light_compiler=nodes > cores * NODES_PER_CORE_MAX)
 
 

@@ -19,7 +19,7 @@ from hashlib import blake2b
 import pyarrow as pa
 
 from understudy.core.errors import PeerError, require
-from understudy.core.partition import Partition
+from understudy.core.shape.partition import Partition
 from understudy.engine.digest import canonical_order, digest_of
 from understudy.engine.times import path_of, times_of
 

@@ -122,7 +122,9 @@ class Boundary(Hosting):
         """What an operator wants to know of it, as plain data."""
         view = self.host.view
         producers = {name: self._producer(name) for name in self._sources}
-        outlets = [outlet for each in producers.values() if each is not None for outlet in each.outlets.values()]
+        outlets = [
+            outlet for each in producers.values() if each is not None for outlet in each.outlets.values()
+        ]
         return {
             "epoch": view.epoch if view else 0,
             "lost": view.lost if view else None,
@@ -185,9 +187,7 @@ class Boundary(Hosting):
         source, producer = self._sources[name], self._producer(name)
         while producer is not None and source.waiting and not producer.full:
             run = [source.waiting.popleft() for _ in range(min(RUN_BUCKETS_MAX, len(source.waiting)))]
-            shares = tuple(
-                (partition, tuple(each[1][partition] for each in run)) for partition in run[0][1]
-            )
+            shares = tuple((partition, tuple(each[1][partition] for each in run)) for partition in run[0][1])
             copy = Copy(Partition(name))
             for partition, buckets in shares:
                 self._recorder.produced_for(copy, partition, buckets)
@@ -223,7 +223,11 @@ class Boundary(Hosting):
     # --- on the actor ------------------------------------------------------------------------------------
 
     def parcel_arrived(self, node: str, serial: int, parcel: Parcel, cause: int) -> None:
-        if isinstance(parcel, Say) and isinstance(parcel.message, Data) and parcel.to.partition.name in self._delivered:
+        if (
+            isinstance(parcel, Say)
+            and isinstance(parcel.message, Data)
+            and parcel.to.partition.name in self._delivered
+        ):
             self._recorder.arrived(parcel.sender.partition, parcel.message.buckets)
         super().parcel_arrived(node, serial, parcel, cause)
 

@@ -21,10 +21,10 @@ from typing import cast
 import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
-from understudy.core.history import parts_text
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
 from understudy.flow.model import Sink
+from understudy.history.records import parts_text
 from understudy.runtime.gateway.journal import DeliveredRange, Journal
 from understudy.runtime.payload import Part, decode, merged_tables, rows_and_digest
 from understudy.runtime.sinks.opening import open_writer

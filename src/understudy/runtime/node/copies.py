@@ -1,8 +1,8 @@
 """The copies of a node, as the view seats them: the ports of its host.
 
-A node that loses a seat drops that copy and goes on with the others. Nothing of a lost copy is left, and all
-that still comes of it is void, so the process does not have to start over: it is a standby for that seat, like
-any other node.
+A node that loses a seat drops that copy and goes on with the others. Nothing of a lost copy is left, and
+all that still comes of it is void, so the process does not have to start over: it is a standby for that
+seat, like any other node.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ The protocol is in `core.host` on the node's actor; this does what it asks for. 
 beside the dataflow, in a thread of its own. A copy that leaves takes its engine with it; all that the worker
 still says is void, which the host knows by the seat's epoch.
 
-A newcomer's trouble is its own. A full disk, a file that was damaged on its way, an engine that does not start
-from its snapshot: the host is told, asks again or gives the seat up, and other copies on the node go on.
+A newcomer's trouble is its own. A full disk, a file that was damaged on its way, an engine that does not
+start from its snapshot: the host is told, asks again or gives the seat up, and other copies on the node go
+on.
 """
 
 from __future__ import annotations
@@ -232,5 +233,3 @@ class HostedCopy:
             log.info("%s left while its engine worked: %s", self.copy, error)
             return
         self._parts.on_failure(error)
-
-

@@ -2,9 +2,9 @@
 paper).
 
 It runs beside the dataflow. Which snapshot goes to which standby is decided by the protocol (`core.replica.
-movement`); the standby then opens an exchange of purpose `state` on the lender's node and names it. The lender
-says how large it is, and streams its files in chunks, followed by what the copy keeps of its output. The
-standby writes the files to a folder of its own; the engine checks their digest before it uses them.
+movement`); the standby then opens an exchange of purpose `state` on the lender's node and names it. The
+lender says how large it is, and streams its files in chunks, followed by what the copy keeps of its output.
+The standby writes the files to a folder of its own; the engine checks their digest before it uses them.
 
 If either side dies half way, the exchange breaks, and the standby's host is told.
 """

@@ -39,8 +39,8 @@ class LinkOwner(Protocol):
 class Link:
     """Keeps one connection alive until `end`. `end_name` is what its owner calls the other side.
 
-    `attempts` numbers the attempts of its owner. The other side tells a late hello of an attempt that was given
-    up from the one that counts by it, so it must go on rising when a link is dropped and made anew.
+    `attempts` numbers the attempts of its owner. The other side tells a late hello of an attempt that was
+    given up from the one that counts by it, so it must go on rising when a link is dropped and made anew.
     """
 
     def __init__(

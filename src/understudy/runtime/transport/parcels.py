@@ -39,13 +39,13 @@ def frames_of(parcel: Parcel, cause: int = 0, since: View | None = None) -> list
             edge = _edge(sender, to, serial)
             return [Frame({"kind": "welcome", **edge, "through": through, "cause": cause})]
         case Attach(sender, epoch, to, to_epoch, serial, through):
-            seats = {"epoch": epoch, "to_epoch": to_epoch, "through": through, "cause": cause}
-            return [Frame({"kind": "attach", **_edge(sender, to, serial), **seats})]
+            stands = {"epoch": epoch, "to_epoch": to_epoch, "through": through, "cause": cause}
+            return [Frame({"kind": "attach", **_edge(sender, to, serial), **stands})]
         case Request(sender, epoch, to, attempt):
             asked = {"from": str(sender), "epoch": epoch, "to": str(to), "attempt": attempt}
             return [Frame({"kind": "request", **asked, "cause": cause})]
         case Offering(sender, epoch, to, to_epoch, attempt, version):
-            seats = {"from": str(sender), "epoch": epoch, "to": str(to), "to_epoch": to_epoch}
+            seats: dict[str, Any] = {"from": str(sender), "epoch": epoch, "to": str(to), "to_epoch": to_epoch}
             offer = {"attempt": attempt, "version": version, "cause": cause}
             return [Frame({"kind": "offering", **seats, **offer})]
 

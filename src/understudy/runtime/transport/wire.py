@@ -5,8 +5,8 @@ protocol and its version, what the connection is for, and who speaks. Every mess
 message: a JSON **head** as metadata, and **bodies** as rows of one binary column, where there are any.
 Bodies are Arrow IPC bytes made once, where rows enter; on the way they are passed on and never looked into.
 
-A head that is not of this protocol raises `PeerError` and nothing of the message is used. What heads and bodies
-mean to the protocols is in `transport.parcels`.
+A head that is not of this protocol raises `PeerError` and nothing of the message is used. What heads and
+bodies mean to the protocols is in `transport.parcels`.
 """
 
 from __future__ import annotations
