@@ -240,7 +240,7 @@ class Boundary(Hosting):
             self._recorder.view(view)
         match event:
             case ParcelFrom(_, _, Say(_, to)):
-                # The usual case: an acknowledgement, or output for a sink. It must not cost more with more ends.
+                # The usual case, an acknowledgement or output: it must not cost more with more ends.
                 if to.partition.name in self._sources:
                     self._look_after(to.partition.name)
             case _:
