@@ -6,8 +6,9 @@
     a standby           becomes ACTIVE when it has caught up, DEAD when its state cannot come
     all seats DEAD      of one partition: lost, for good
 
-*Who may be buried.* A seat is DEAD when its node leaves the membership, or when it is suspected, as long as
-another seat of the partition is ACTIVE. The last holder of a partition's state is not buried on suspicion:
+*Who may be buried.* A node's seats are DEAD when it leaves the membership, or when it is suspected in any of
+them, as long as another seat of the partition is ACTIVE. They die in one view: what died together recovers
+bottom-up. The last holder of a partition's state is not buried on suspicion:
 a broken connection is mended, a declared death is not. Nor is it buried at once when its session ends,
 because a process that only slept comes back under its name: it is given `grace_ms`.
 
@@ -131,9 +132,9 @@ class Controller(Machine[ControllerEvent, Decision]):
                 return self._bury([copy], f"could not catch up: {why}") if waits else []
             case CopySuspected(copy, epoch, by):
                 suspect = self._seat_of(copy, epoch)
-                if suspect is None or not self._replaceable(copy):
-                    return []
-                return self._bury([copy], f"was suspected by {by}")
+                copies = [] if suspect is None else self._current.copies_on(suspect.node)
+                buried = [each for each in copies if self._replaceable(each)]
+                return self._bury(buried, f"was suspected by {by}") if buried else []
             case TimerFired(("missed", str(node))):
                 return self._given_up(node)
             case MoveCopy(copy, node):
