@@ -29,6 +29,7 @@ from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.flux_boundary import FluxBoundary
 from understudy.runtime.gateway.intake import Intake, now_us
+from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.process import Ending, finished_file, ready_file
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
@@ -68,6 +69,7 @@ class Gateway:
         self._coordination = Coordination(
             settings.zookeeper, settings.run, view_type=view_type_of(settings.policy)
         )
+        self._reports = CarefulReports(self._coordination.report, settings.silence_s)
         self._leadership = Leadership(
             self._coordination, NAME, self._controller(), seat_kind="node", priority=0
         )
@@ -113,6 +115,7 @@ class Gateway:
         next_tick = 0.0
         try:
             while not self._ending.wait(0.05):
+                self._reports.tick()
                 if not reading and self._boundary.running:
                     # A paced source that began while Spark still starts would only pile up rows.
                     reading = True
@@ -170,9 +173,8 @@ class Gateway:
         self._intake.room(there_is)
 
     def report(self, kind: str, facts: dict[str, Any]) -> None:
-        if kind == "suspected":
+        if self._reports.send(kind, facts) and kind == "suspected":
             self._recorder.suspected(str(facts["node"]))
-        self._coordination.report(kind, facts)
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None:
         self._stats.of_node(node, facts)
