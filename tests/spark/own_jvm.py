@@ -1,6 +1,7 @@
 """A process with a JVM of its own and a running fragment, for tests that kill one or the other.
 
-Prints the JVM's process id and waits for ever (`wait`), or advances after it killed the JVM (`advance`).
+Prints the JVM's process id and waits until its standard input closes (`wait`), or advances after it killed
+the JVM (`advance`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 import psutil
@@ -24,7 +24,7 @@ if __name__ == "__main__":
     (jvm,) = [child for child in psutil.Process().children() if "java" in child.name()]
     if sys.argv[1] == "wait":
         print(jvm.pid, flush=True)
-        threading.Event().wait()
+        sys.stdin.read()
     case = CASES["tumbling"]
     with tempfile.TemporaryDirectory() as directory:
         engine = SparkEngine(

@@ -16,6 +16,7 @@ import pytest
 def owner(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).parent / "own_jvm.py"), request.param],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),

@@ -69,6 +69,7 @@ class Cluster:
         """A process that has joined as a node; with "lead" it is the leader by the time this returns."""
         process = subprocess.Popen(
             [sys.executable, str(MEMBER_PROCESS), self.server.address, self.run, name, *options],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

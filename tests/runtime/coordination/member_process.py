@@ -1,4 +1,4 @@
-"""A process that joins a run as a node and stays until it is killed.
+"""A process that joins a run as a node and stays until it is killed or its standard input closes.
 
 With "lead" it also leads. With "die-before-view-2" or "die-after-view-2" it ends, as by a crash, just
 before or after it publishes that view.
@@ -7,7 +7,6 @@ before or after it publishes that view.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from understudy.core.view import View
@@ -33,4 +32,4 @@ if "lead" in options:
     Leadership(coordination, name, pair_controller("pair")).start().await_leading(10.0)
 coordination.join("node", name, {"pid": os.getpid()})
 print("ready", flush=True)
-signal.pause()
+sys.stdin.read()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +14,9 @@ import pytest
 from understudy.core.view import Seat, Slot, Status, View
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.coordination.client import Coordination, Superseded
+from understudy.runtime.coordination.controllers import pair_controller
+from understudy.runtime.coordination.leader import Leadership
+from understudy.runtime.process import END_TIMEOUT_S
 
 pytestmark = pytest.mark.cluster
 
@@ -71,8 +76,13 @@ def test_a_view_is_published_only_over_the_version_it_was_decided_upon(cluster: 
     assert (stored.view, stored.version) == (view(2), second)
 
 
-def test_a_listener_that_fails_does_not_silence_the_others(cluster: Any, heard: Any) -> None:
+def test_a_listener_that_fails_ends_its_process_but_does_not_silence_the_others(
+    cluster: Any, heard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection, watcher = cluster.connect(), heard()
+    failures: list[threading.ExceptHookArgs] = []
+    # What a process of a run sets to end itself.
+    monkeypatch.setattr(threading, "excepthook", failures.append)
 
     def broken(_: View) -> None:
         raise RuntimeError("a listener's own bug")
@@ -83,6 +93,7 @@ def test_a_listener_that_fails_does_not_silence_the_others(cluster: Any, heard: 
     watcher.until(lambda v: v.epoch == 1)
     connection.publish(view(2), version)
     watcher.until(lambda v: v.epoch == 2)
+    assert str(failures[0].exc_value) == "a listener's own bug"
 
 
 def test_members_come_with_their_facts_in_joining_order_and_go(cluster: Any, heard: Any) -> None:
@@ -214,3 +225,29 @@ def test_closing_ends_calls_that_wait_for_a_server_that_is_away(own_cluster: Any
     connection.close()
     waiting.join(10.0)
     assert len(ended) == 1
+
+
+@pytest.mark.parametrize("server", ["killed", "stopped"])
+def test_goodbyes_do_not_wait_for_a_server_that_is_away(own_cluster: Any, server: str) -> None:
+    connection = own_cluster.connect()
+    membership = connection.join("node", "a", {})
+    leadership = Leadership(connection, "a", pair_controller("pair")).start()
+    assert leadership.await_leading(10.0)
+    java = own_cluster.server.pid
+    if server == "killed":
+        own_cluster.server.kill()
+    else:
+        os.kill(java, signal.SIGSTOP)
+
+    def leave() -> None:
+        membership.leave()
+        leadership.stop()
+        connection.close()
+
+    leaving = threading.Thread(target=leave, daemon=True)
+    leaving.start()
+    leaving.join(END_TIMEOUT_S)
+    in_time = not leaving.is_alive()
+    if server == "stopped":
+        os.kill(java, signal.SIGCONT)
+    assert in_time, "a process would have to end hard"

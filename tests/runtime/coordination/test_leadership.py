@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from understudy.core.controller import FoldedIn, MoveFailed, Suspected
+from understudy.core.controller import Controller, FoldedIn, MoveFailed, Suspected
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.flux_events import CopyCaughtUp, CopyMoveFailed, CopySuspected
 from understudy.core.partition import Copy, Partition
@@ -268,10 +269,21 @@ def test_a_seated_member_that_never_appears_is_dead_after_the_leaders_patience(
     views.until(statuses(("a", ACTIVE), ("gone", DEAD)))
 
 
-def test_a_candidate_for_another_flow_says_that_it_failed(cluster: Any, eventually: Any) -> None:
-    connection = cluster.connect()
-    connection.publish(View(1, {PRIM: Seat("a", 1, ACTIVE)}), None)
-    failing = candidate(cluster, connection, "gateway")
+def test_a_candidate_that_fails_lets_another_lead_and_stands_again(cluster: Any, eventually: Any) -> None:
+    one, two = cluster.connect(), cluster.connect()
+    sound = threading.Event()
+
+    def controller(view: View | None) -> Controller:
+        if not sound.is_set():
+            raise BrokenInvariant("the stored view is of another flow")
+        return pair_controller("pair")(view)
+
+    failing = candidate(cluster, one, "gateway", controller=controller)
     eventually(lambda: failing.failure is not None)
-    assert isinstance(failing.failure, BrokenInvariant)
+    second = candidate(cluster, two, "node")
+    assert second.await_leading(10.0)
     assert not failing.leading
+    sound.set()
+    second.stop()
+    assert failing.await_leading(10.0)
+    eventually(lambda: failing.failure is None)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.coordination.client import Coordination
-from understudy.runtime.coordination.server import HOST, ZooKeeperServer
+from understudy.runtime.coordination.server import HOST, WRAPPER, ZooKeeperServer
 
 pytestmark = pytest.mark.cluster
 
@@ -64,11 +65,11 @@ def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:
 
 
 OWNER = """
-import signal, sys
+import sys
 from pathlib import Path
 from understudy.runtime.coordination.server import ZooKeeperServer
 print(ZooKeeperServer(Path(sys.argv[1])).start().pid, flush=True)
-signal.pause()
+sys.stdin.read()
 """
 
 
@@ -76,6 +77,7 @@ signal.pause()
 def test_it_ends_with_its_owner(tmp_path: Path, end: signal.Signals, eventually: Any) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -87,3 +89,25 @@ def test_it_ends_with_its_owner(tmp_path: Path, end: signal.Signals, eventually:
     owner.stdout.close()
     # An orphan may stay in the process table until somebody reaps it, but then it runs no more.
     eventually(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_java_ends_although_its_owner_is_killed_before_it_could_hear_of_it(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    # Nobody reads what the shell prints, as when the owner is gone by then: that ends the shell.
+    os.close(reading)
+    program = f"echo $$ > {tmp_path}/half; mv {tmp_path}/half {tmp_path}/pid; exec sleep 1000"
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", WRAPPER, "zookeeper", "/bin/sh", "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=writing,
+    )
+    os.close(writing)
+    while not (tmp_path / "pid").exists():
+        time.sleep(0.005)
+    java = psutil.Process(int((tmp_path / "pid").read_text()))
+    try:
+        shell.communicate()
+        java.wait(10)
+    finally:
+        if java.is_running():
+            java.kill()

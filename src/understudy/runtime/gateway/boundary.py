@@ -56,7 +56,9 @@ class Surroundings(Protocol):
 
     def room(self, source: str, there_is: bool) -> None: ...
 
-    def report(self, report: Report) -> None: ...
+    def report(self, report: Report) -> bool:
+        """Tell the controller; False if this process cannot be sure of what it reports."""
+        ...
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None: ...
 
@@ -268,9 +270,9 @@ class Boundary(Hosting):
         self._around.stats(node, frame.head)
 
     def _suspects(self, report: Report) -> None:
-        if isinstance(report, CopySuspected) and self.host.view is not None:
+        told = self._around.report(report)
+        if told and isinstance(report, CopySuspected) and self.host.view is not None:
             self._recorder.suspected(self.host.view.seat(report.copy).node)
-        self._around.report(report)
 
     # --- ports -------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.intake import Intake, now_us
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.partitioning import controller_for
+from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.process import Ending, finished_file, ready_file
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
@@ -66,6 +67,7 @@ class Gateway:
             settings.host, settings.gateway_port, beat_s=settings.beat_s, silence_s=settings.silence_s
         )
         self._coordination = Coordination(settings.zookeeper, settings.run)
+        self._reports = CarefulReports(self._coordination.report, settings.silence_s)
         self._leadership = Leadership(
             self._coordination, NAME, controller_for(self._flow, settings), seat_kind="node", priority=0
         )
@@ -101,6 +103,7 @@ class Gateway:
         reading = finished = False
         try:
             while not self._ending.wait(0.05):
+                self._reports.tick()
                 if not reading and self._boundary.running:
                     # A paced source that began while Spark still starts would only pile up rows.
                     reading = True
@@ -155,8 +158,8 @@ class Gateway:
     def room(self, source: str, there_is: bool) -> None:
         self._intake.room(source, there_is)
 
-    def report(self, report: Report) -> None:
-        self._coordination.report(*written(report))
+    def report(self, report: Report) -> bool:
+        return self._reports.send(*written(report))
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None:
         self._stats.of_node(node, facts)

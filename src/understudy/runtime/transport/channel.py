@@ -3,7 +3,8 @@
 Whatever is sent goes through a bounded queue to a writer thread of its own, so the thread that runs the
 protocol never waits for the network. When a channel has had nothing to say for a while it sends a **beat**.
 A peer that was not heard for `silence_s` counts as gone: a process that is stopped keeps its connections
-open, and only silence gives it away. A broken connection is noticed at once.
+open, and only silence gives it away. A broken connection is noticed at once. A process that was itself paused
+has heard nobody, so it listens for a fresh `silence_s` before it judges.
 
 A channel closes exactly once. `on_closed(reason)` is called then, and nothing arrives after it.
 """
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from understudy.core.errors import PeerError
+from understudy.runtime.pauses import Clock, OwnPauses
 from understudy.runtime.transport.wire import Frame, frame_of
 
 log = logging.getLogger(__name__)
@@ -53,12 +55,15 @@ class Channel:
         epoch: int = 0,
         beat_s: float = BEAT_S,
         silence_s: float = SILENCE_S,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.name = name
         self.epoch = epoch
         self.beat_s = beat_s
         self.silence_s = silence_s
-        self.heard_at = time.monotonic()
+        self._clock = clock
+        self._pauses = OwnPauses(silence_s / 2, clock)
+        self.heard_at = clock()
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._outbound: queue.Queue[Frame | None] = queue.Queue(OUTBOUND_MAX)
@@ -72,8 +77,10 @@ class Channel:
 
     @property
     def silent(self) -> bool:
-        """Whether the peer was not heard for too long."""
-        return time.monotonic() - self.heard_at > self.silence_s
+        """Whether the peer was not heard for too long. To be looked at several times in `silence_s`."""
+        if self._pauses.tick():
+            self.heard_at = self._clock()
+        return self._clock() - self.heard_at > self.silence_s
 
     @property
     def waiting(self) -> int:
@@ -145,7 +152,7 @@ class Channel:
         try:
             while not self.closed:
                 chunk = reader.read_chunk()
-                self.heard_at = time.monotonic()
+                self.heard_at = self._clock()
                 frame = frame_of(chunk.app_metadata, chunk.data)
                 if frame.kind == "bye":
                     self.close(str(frame.head.get("reason", "the other side said goodbye")))

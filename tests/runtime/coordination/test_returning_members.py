@@ -1,0 +1,108 @@
+"""A process that lost its session and lives comes back under its name, and the leader hears of it."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from understudy.core.controller import Controller, Event, MemberJoined, MemberLeft, Publish
+from understudy.core.view import Seat, Slot, Status, View
+from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.leader import Leadership
+
+pytestmark = pytest.mark.cluster
+
+SEATED = View(1, {Slot.PRIM: Seat("a", 1, Status.ACTIVE), Slot.SEC: Seat("b", 1, Status.DEAD)}, None, ())
+
+
+class Sparing(Controller):
+    """Tells what it hears, and leaves everybody in their seats. `hold` makes it slow."""
+
+    def __init__(self, view: View | None, told: queue.Queue[Event], hold: threading.Event) -> None:
+        super().__init__(view=view)
+        self._told = told
+        self._hold = hold
+
+    def handle(self, event: Event) -> list[Publish]:
+        self._told.put(event)
+        assert self._hold.wait(20)
+        return []
+
+
+class Leader:
+    def __init__(self, cluster: Any) -> None:
+        self.told: queue.Queue[Event] = queue.Queue()
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.connection = cluster.connect()
+        self.leadership = Leadership(
+            self.connection, "gateway", lambda view: Sparing(view, self.told, self.may_go_on)
+        )
+        cluster.undo(self.leadership.stop)
+
+    def start(self) -> Leader:
+        assert self.leadership.start().await_leading(10.0)
+        return self
+
+    def hears(self) -> Event:
+        return self.told.get(timeout=15)
+
+
+def test_a_member_that_slept_through_its_session_leaves_and_joins_again(cluster: Any) -> None:
+    leader = Leader(cluster).start()
+    process = cluster.process("a")
+    joined = leader.hears()
+    assert isinstance(joined, MemberJoined)
+    process.send_signal(signal.SIGSTOP)
+    assert leader.hears() == MemberLeft("a")
+    process.send_signal(signal.SIGCONT)
+    again = leader.hears()
+    assert isinstance(again, MemberJoined)
+    assert again.node == "a"
+    assert again.order > joined.order
+
+
+def test_a_member_whose_absence_nobody_saw_joins_again_all_the_same(
+    cluster: Any, expire: Callable[[Coordination], None], eventually: Any
+) -> None:
+    leader, node = Leader(cluster).start(), cluster.connect()
+    node.join("node", "a", {})
+    joined = leader.hears()
+    leader.may_go_on.clear()
+    node.join("node", "b", {})
+    assert isinstance(leader.hears(), MemberJoined)
+    orders = {member.name: member.order for member in leader.connection.members()}
+    expire(node)
+    eventually(
+        lambda: sorted(m.name for m in leader.connection.members() if m.order > orders[m.name]) == ["a", "b"]
+    )
+    leader.may_go_on.set()
+    again = [leader.hears(), leader.hears()]
+    assert [type(event) for event in again] == [MemberJoined, MemberJoined]
+    assert {event.node for event in again if isinstance(event, MemberJoined)} == {"a", "b"}
+    assert all(event.order > orders[event.node] for event in again if isinstance(event, MemberJoined))
+    assert isinstance(joined, MemberJoined)
+    assert leader.told.empty()
+
+
+def test_that_a_seated_member_is_away_is_told_once_and_so_is_its_return(cluster: Any) -> None:
+    leader = Leader(cluster)
+    leader.connection.publish(SEATED, None)
+    leader.start()
+    # It never appeared, so the new leader has waited for it.
+    assert leader.hears() == MemberLeft("a")
+    for name in ("c", "d"):
+        leader.connection.join("node", name, {})
+        joined = leader.hears()
+        assert isinstance(joined, MemberJoined)
+        assert joined.node == name
+    leader.connection.join("node", "a", {})
+    again = leader.hears()
+    assert isinstance(again, MemberJoined)
+    assert again.node == "a"
+    assert leader.told.empty()

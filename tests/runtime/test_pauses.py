@@ -1,0 +1,93 @@
+"""A process that was itself paused calls nobody else silent or dead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from understudy.runtime.pauses import CarefulReports, OwnPauses
+from understudy.runtime.transport.channel import Channel
+
+SILENCE_S = 2.0
+LOOK_S = 0.125
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def looks_until_silent(channel: Channel, clock: FakeClock) -> float:
+    """How long it takes, looked at regularly and without a word from the peer."""
+    began_s = clock.now_s
+    while not channel.silent:
+        clock.now_s += LOOK_S
+    return clock.now_s - began_s
+
+
+@pytest.fixture
+def channel(clock: FakeClock) -> Channel:
+    return Channel("peer", lambda _f: None, lambda _r: None, silence_s=SILENCE_S, clock=clock)
+
+
+def test_a_peer_that_says_nothing_is_silent_in_time(channel: Channel, clock: FakeClock) -> None:
+    assert looks_until_silent(channel, clock) == pytest.approx(SILENCE_S, abs=LOOK_S)
+
+
+def test_after_a_pause_of_this_process_its_peers_get_a_fresh_period(
+    channel: Channel, clock: FakeClock
+) -> None:
+    assert not channel.silent
+    clock.now_s += 5.0
+    assert not channel.silent, "it was this process that did not listen"
+    assert looks_until_silent(channel, clock) == pytest.approx(SILENCE_S, abs=LOOK_S)
+
+
+def test_ticks_in_time_are_no_pause_and_a_late_one_is_remembered_for_a_while(clock: FakeClock) -> None:
+    pauses = OwnPauses(1.0, clock)
+    for _ in range(50):
+        clock.now_s += 0.9
+        assert not pauses.tick()
+    assert not pauses.lately(2.0)
+    clock.now_s += 1.1
+    assert pauses.lately(2.0), "before the tick that notices it"
+    assert pauses.tick()
+    clock.now_s += 0.9
+    assert not pauses.tick()
+    clock.now_s += 0.9
+    assert pauses.lately(2.0)
+    assert not pauses.tick()
+    clock.now_s += 0.9
+    assert not pauses.lately(2.0)
+
+
+@pytest.mark.parametrize("kind", ["suspected", "copy_suspected"])
+def test_after_a_pause_no_suspicion_is_reported_for_a_while_but_all_else_is(
+    clock: FakeClock, kind: str
+) -> None:
+    sent: list[str] = []
+
+    def report(kind: str, facts: dict[str, Any]) -> None:
+        sent.append(facts["node"])
+
+    reports = CarefulReports(report, SILENCE_S, clock)
+    assert reports.send(kind, {"node": "before"})
+    clock.now_s += 3.0
+    assert not reports.send(kind, {"node": "healthy"})
+    reports.tick()
+    assert not reports.send(kind, {"node": "healthy"})
+    assert reports.send("folded_in", {"node": "caught up"})
+    for _ in range(5):
+        clock.now_s += 0.5
+        reports.tick()
+    assert reports.send(kind, {"node": "still away"})
+    assert sent == ["before", "caught up", "still away"]
