@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 #: Reports that call another process dead.
-SUSPICIONS = ("suspected", "copy_suspected")
+SUSPICIONS = ("suspected",)
 
 
 class OwnPauses:

@@ -24,6 +24,7 @@ from understudy.runtime.gateway.process import FACT
 from understudy.runtime.node.copies import Copies
 from understudy.runtime.node.warming import warm_up
 from understudy.runtime.partitioning import controller_for, host_for
+from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.process import Ending, ready_file
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
@@ -79,6 +80,7 @@ class Node:
         self._endpoint.ready()
         log.info("the engine is ready; warming up took %.1f s", warm_s)
         self._coordination = Coordination(settings.zookeeper, settings.run)
+        self._reports = CarefulReports(self._coordination.report, settings.silence_s)
 
     def run(self) -> None:
         """Be a member until the end."""
@@ -96,6 +98,7 @@ class Node:
         self._recorder.begun()
         try:
             while not self._ending.wait(STATS_S):
+                self._reports.tick()
                 self._copies.tell_stats()
         finally:
             self._actor.end()
@@ -112,7 +115,7 @@ class Node:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _report(self, report: Report) -> None:
-        self._coordination.report(*written(report))
+        self._reports.send(*written(report))
 
     def _on_members(self, members: list[Member]) -> None:
         self._members = {member.name: str(member.facts["flight"]) for member in members}
