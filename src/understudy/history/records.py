@@ -66,12 +66,12 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class SealedRecord(_Record):
-    """The gateway sealed an input bucket."""
+    """A source sealed a bucket that has rows."""
 
     kind: ClassVar[str] = "sealed"
+    source: str
     number: BucketId
     rows: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,27 +131,6 @@ class ViewRecord(_Record):
 class SuspectedRecord(_Record):
     kind: ClassVar[str] = "suspected"
     node: str
-
-
-@dataclass(frozen=True, slots=True)
-class FencedRecord(_Record):
-    """`by` found that it had been declared dead."""
-
-    kind: ClassVar[str] = "fenced"
-
-
-@dataclass(frozen=True, slots=True)
-class AttachedRecord(_Record):
-    kind: ClassVar[str] = "attached"
-    slot: str
-    end: str
-
-
-@dataclass(frozen=True, slots=True)
-class DetachedRecord(_Record):
-    kind: ClassVar[str] = "detached"
-    slot: str
-    end: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +215,6 @@ Record = (
     | DeliveredRecord
     | ViewRecord
     | SuspectedRecord
-    | FencedRecord
-    | AttachedRecord
-    | DetachedRecord
     | SenderRecord
     | SnapshotRecord
     | InstalledRecord
