@@ -179,7 +179,7 @@ def test_a_history_that_ended_on_a_full_disk_goes_on_with_the_next_process(tmp_p
     records = list(records_of(tmp_path / "gateway.jsonl"))
     assert any(isinstance(each, StoppedRecord) for each in records)
     assert numbers_in(tmp_path)[-10:] == list(range(990, 1_000))
-    assert not judge(tmp_path / "gateway.jsonl").clean
+    assert not judge(tmp_path.glob("*.jsonl")).clean
 
 
 def test_a_folder_that_cannot_be_written_keeps_nobody_from_working(
