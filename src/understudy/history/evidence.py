@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from understudy.core.bucket import NOTHING, BucketId
-from understudy.core.shape.topology import EGRESS, ENDS, INGRESS
 from understudy.history.reading import Damage, Entry
 from understudy.history.records import (
     DeliveredRecord,
@@ -31,10 +30,8 @@ from understudy.history.records import (
 )
 from understudy.history.verdict import Finding, Verdict
 
-#: The one partition of a whole flow.
-WHOLE = ""
-#: Consumers that stand for the sinks. A replica of a whole flow names none.
-SINKS = ("", str(EGRESS))
+#: What the partitions of sinks are named by, before their own names.
+SINK = "sink:"
 
 
 class _Process:
@@ -45,8 +42,8 @@ class _Process:
         self.ended = False
         self.headless = False
         """Its first records were removed."""
-        self.sealed_through = NOTHING
-        """Since it began last."""
+        self.sealed_through: dict[str, BucketId] = {}
+        """By source, since it began last."""
         self.partitions: set[str] = set()
 
     @property
@@ -63,17 +60,19 @@ class Evidence:
         #: What needs the rest to be known: a delivery may stand in another file than what it delivers.
         self.later: list[tuple[str, Entry]] = []
         self.copies: set[str] = set()
-        self.sealed: dict[BucketId, SealedRecord] = {}
-        self.sealed_through = NOTHING
-        #: Sealed last before its process was killed: whether it left the ingress may not be on record.
-        self.sealed_last: set[BucketId] = set()
+        #: By source and number.
+        self.sealed: dict[tuple[str, BucketId], SealedRecord] = {}
+        self.sealed_through: dict[str, BucketId] = {}
+        #: Sealed last before its process was killed: whether it left the source may not be on record.
+        self.sealed_last: set[tuple[str, BucketId]] = set()
         #: By producing partition, consumer and number; the first of several that must be the same.
         self.produced: dict[tuple[str, str, BucketId], ProducedRecord] = {}
-        #: What the sinks must get: by number, then by the partition that makes the part.
-        self.parts: dict[BucketId, dict[str, ProducedRecord]] = {}
-        self.results: list[BucketId] = []
-        #: By partition, the highest number that was made for the sinks.
-        self.made_through: dict[str, BucketId] = {}
+        #: What each sink must get: by number, then by the partition that makes the part.
+        self.parts: dict[str, dict[BucketId, dict[str, ProducedRecord]]] = {}
+        #: By sink, the numbers that have rows.
+        self.results: dict[str, list[BucketId]] = {}
+        #: By partition and sink, the highest number that was made.
+        self.made_through: dict[tuple[str, str], BucketId] = {}
         #: By consumer, the numbers of the buckets that have rows for it.
         self.inputs: dict[str, list[BucketId]] = {}
         #: Through this number, records may have been removed.
@@ -106,11 +105,11 @@ class Evidence:
             self.removed_through = max(self.removed_through, header.before)
             process.begun = 1
         if header.begins:
-            if process.begun and not process.ended and process.sealed_through > NOTHING:
-                self.sealed_last.add(process.sealed_through)
+            if process.begun and not process.ended:
+                self.sealed_last.update(process.sealed_through.items())
             process.begun += 1
             process.ended = False
-            process.sealed_through = NOTHING
+            process.sealed_through = {}
             self.later.append((name, header))
 
     def _record(self, name: str, process: _Process, record: Record) -> None:
@@ -118,17 +117,15 @@ class Evidence:
             case SealedRecord():
                 self._sealed(process, record)
             case ProducedRecord():
-                self.copies.update((record.of,) if record.of else ())
                 process.partitions.add(partition_of(record.of))
                 self._produced(record)
             case DeliveredRecord():
                 self.later.append((name, record))
             case HandedRecord() | InstalledRecord() | SnapshotRecord():
-                self.copies.update((record.of,) if record.of else ())
                 process.partitions.add(partition_of(record.of))
                 self.later.append((name, record))
             case ViewRecord():
-                self.copies.update(seat[0] for seat in record.seats if partition_of(seat[0]))
+                self.copies.update(seat[0] for seat in record.seats)
                 self.later.append((name, record))
             case EndedRecord():
                 process.ended = True
@@ -149,14 +146,16 @@ class Evidence:
         self.later.append((name, damage))
 
     def _sealed(self, process: _Process, record: SealedRecord) -> None:
-        known = self.sealed.setdefault(record.number, record)
+        source, number = record.source, record.number
+        known = self.sealed.setdefault((source, number), record)
         # A process that begins again may not know what it has recorded, but it seals the same.
-        again = process.resumed and (known.rows, known.digest) == (record.rows, record.digest)
-        if record.number <= (process.sealed_through if again else self.sealed_through):
-            what = f"bucket {record.number} was sealed after {self.sealed_through}"
-            self.find("sealed-once", what, record)
-        self.sealed_through = max(self.sealed_through, record.number)
-        process.sealed_through = max(process.sealed_through, record.number)
+        again = process.resumed and known.rows == record.rows
+        here = process.sealed_through.get(source, NOTHING)
+        anywhere = self.sealed_through.get(source, NOTHING)
+        if number <= (here if again else anywhere):
+            self.find("sealed-once", f"bucket {number} of {source} was sealed after {anywhere}", record)
+        self.sealed_through[source] = max(anywhere, number)
+        process.sealed_through[source] = max(here, number)
         self.verdict.sealed += known is record
 
     def _produced(self, record: ProducedRecord) -> None:
@@ -166,7 +165,7 @@ class Evidence:
             what = f"{who(known)} and {who(record)} made different rows of bucket {record.number}"
             if known.rows != record.rows:
                 what = f"{what}, {known.rows} and {record.rows} of them"
-            self.find("replicas-agree", f"{what} for {record.to}" if record.to else what, record)
+            self.find("replicas-agree", f"{what} for {record.to}", record)
 
     def find(self, invariant: str, what: str, record: Record) -> None:
         self.verdict.findings.append(Finding(invariant, what, line(record)))
@@ -175,55 +174,64 @@ class Evidence:
 
     def close(self) -> None:
         """Everything is taken in."""
-        of_fragments = {copy for copy in self.copies if partition_of(copy) not in map(str, ENDS)}
-        self.verdict.copies = len(of_fragments)
-        self.verdict.partitions = len({partition_of(copy) for copy in of_fragments})
+        self.verdict.copies = len(self.copies)
+        self.verdict.partitions = len({partition_of(copy) for copy in self.copies})
         if self.removed_through > NOTHING:
             self.verdict.judged_from = self.removed_through + 1
         self._sort_out()
-        if self.copies:
-            self._left_ingress()
+        self._left_sources()
 
     def _sort_out(self) -> None:
-        """Who needs what: of the sealed or produced buckets, those with rows."""
+        """Who needs what: of the produced buckets, those with rows."""
         inputs: dict[str, set[BucketId]] = {}
-        if not self.copies:
-            inputs[WHOLE] = {number for number, sealed in self.sealed.items() if sealed.rows}
         for (producer, to, number), made in self.produced.items():
-            if to in SINKS:
-                self.parts.setdefault(number, {})[producer] = made
-                self.made_through[producer] = max(self.made_through.get(producer, NOTHING), number)
+            if to.startswith(SINK):
+                self.parts.setdefault(to, {}).setdefault(number, {})[producer] = made
+                key = producer, to
+                self.made_through[key] = max(self.made_through.get(key, NOTHING), number)
             elif made.rows:
                 inputs.setdefault(to, set()).add(number)
         self.inputs = {to: sorted(numbers) for to, numbers in inputs.items()}
-        self.results = sorted(
-            n for n, parts in self.parts.items() if any(made.rows for made in parts.values())
-        )
+        self.results = {
+            sink: sorted(n for n, parts in numbers.items() if any(made.rows for made in parts.values()))
+            for sink, numbers in self.parts.items()
+        }
 
-    def _left_ingress(self) -> None:
+    def _left_sources(self) -> None:
+        """Every row that a source sealed went to one partition of every segment that reads it."""
         if self.verdict.damages:
             return
-        ingress = str(INGRESS)
-        left = {
-            number
-            for (producer, _, number), made in self.produced.items()
-            if producer == ingress and made.rows
-        }
-        sealers = [process for process in self.processes.values() if process.sealed_through > NOTHING]
-        ended = all(process.ended for process in sealers)
-        newest = max(left, default=NOTHING)
-        for number, record in self.sealed.items():
+        left: dict[tuple[str, BucketId], dict[str, int]] = {}
+        readers: dict[str, set[str]] = {}
+        newest: dict[str, BucketId] = {}
+        sources = {f"{source}/0": source for source, _ in self.sealed}
+        for (producer, to, number), made in self.produced.items():
+            source = sources.get(producer)
+            if source is not None:
+                segment = to.rpartition("/")[0]
+                readers.setdefault(source, set()).add(segment)
+                shares = left.setdefault((source, number), {})
+                shares[segment] = shares.get(segment, 0) + made.rows
+                newest[source] = max(newest.get(source, NOTHING), number)
+        ended = all(process.ended for process in self.processes.values() if process.sealed_through)
+        for (source, number), record in self.sealed.items():
             # What was sealed last may still be on its way when a history stops.
-            settled = number not in self.sealed_last and (number < newest or ended)
-            judged = number > self.removed_through
-            if record.rows and number not in left and settled and judged:
-                self.find("input-loss-free", f"bucket {number} has rows and never left the ingress", record)
+            on_its_way = (source, number) in self.sealed_last or (
+                number >= newest.get(source, NOTHING) and not ended
+            )
+            if on_its_way or number <= self.removed_through:
+                continue
+            shares = left.get((source, number), {})
+            for segment in sorted(readers.get(source, {""})):
+                if shares.get(segment, 0) != record.rows:
+                    gone = f"{shares.get(segment, 0)} of {record.rows} rows of bucket {number} left {source}"
+                    self.find("input-loss-free", f"{gone} for {segment or 'any segment'}", record)
 
-    def may_have_made(self, partition: str, number: BucketId) -> bool:
+    def may_have_made(self, partition: str, sink: str, number: BucketId) -> bool:
         """Whether a copy may have made this without that being on record."""
         if number <= self.removed_through or self.verdict.damages:
             return True
-        if number < self.made_through.get(partition, NOTHING):
+        if number < self.made_through.get((partition, sink), NOTHING):
             return False
         return any(
             not process.ended for process in self.processes.values() if partition in process.partitions
@@ -231,5 +239,5 @@ class Evidence:
 
 
 def who(record: HandedRecord | ProducedRecord) -> str:
-    """The copy, or the replica of a whole flow, that did this."""
-    return f"{record.of} on {record.by}" if record.of else record.by
+    """The copy that did this."""
+    return f"{record.of} on {record.by}"

@@ -1,6 +1,6 @@
 """Judges histories: the same invariants as in the simulator, read from what a run wrote down.
 
-    in-order        what the sink was given rises, within each record and from one to the next
+    in-order        what a sink was given rises, within each record and from one to the next
     loss-free       each delivery follows on the one before it: `after` is the previous `through`; a delivered
                     bucket has the part of every partition that made rows of it for the sinks
     dup-free        no delivery begins before the end of an earlier one, and a bucket has each part once
@@ -9,17 +9,13 @@
     replicas-agree  copies of a partition never made different rows of one bucket for one consumer
     input-loss-free, input-dup-free
                     what a copy's engine took follows on what that copy took or was given before, and leaves
-                    out no bucket of which some producer made rows for its partition. A bucket that was
-                    sealed with rows left the ingress with rows. Several fragments may read one source, so
-                    the numbers of rows need not be the same
-    sealed-once     a number is sealed once, and numbers rise
+                    out no bucket of which some producer made rows for its partition. Every row that a source
+                    sealed went to one partition of every segment that reads the source
+    sealed-once     a source seals a number once, and its numbers rise
     views-rise      the controller's epochs rise
 
 A history does not hold the input's rows, so the judge cannot recompute results. It relies on what copies
 agree on, and on digests.
-
-There is one kind of history. A whole flow is one partition without a name, to which the ingress gives what
-was sealed; a delivered bucket is its one part.
 
 **What is missing** is not held against a run, and not passed over either. Where records were removed on
 purpose, the oldest parts, the header that follows tells up to which bucket records may be gone: what would
@@ -36,7 +32,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from understudy.core.bucket import NOTHING, BucketId
-from understudy.history.evidence import WHOLE, Evidence, who
+from understudy.history.evidence import SINK, Evidence, who
 from understudy.history.reading import Damage, by_process, entries
 from understudy.history.records import (
     DeliveredRecord,
@@ -69,19 +65,20 @@ class _Passage:
         self._known = known
         self._verdict = known.verdict
         self._find = known.find
-        #: None: unknown, any position is as good.
-        self._delivered_through: BucketId | None = NOTHING
+        #: By sink. None: unknown, any position is as good.
+        self._delivered_through: dict[str, BucketId | None] = {}
+        self._delivered_first: BucketId | None = NOTHING
         self._view: ViewRecord | None = None
         self._positions: dict[tuple[str, str, str], BucketId] = {}
         #: Processes of which records are missing: a position that was not heard of may be any.
         self._blind = {name for name, process in known.processes.items() if process.headless}
         self._deliverers = {name for name, record in known.later if isinstance(record, DeliveredRecord)}
         self._begun = set(self._blind)
-        #: Processes that have begun again, until their first delivery or view.
-        self._fresh_delivery: set[str] = set()
+        #: Processes that have begun again, with the sinks they have delivered to since; until their first view.
+        self._since_begun: dict[str, set[str]] = {}
         self._fresh_view: set[str] = set()
         if self._deliverers & self._blind:
-            self._delivered_through = None
+            self._delivered_first = None
 
     def go(self) -> None:
         for name, entry in self._known.later:
@@ -92,7 +89,8 @@ class _Passage:
                     self._forget(name)
                     self._blind.add(name)
                     if name in self._deliverers:
-                        self._delivered_through = None
+                        self._delivered_through = dict.fromkeys(self._delivered_through)
+                        self._delivered_first = None
                 case DeliveredRecord():
                     self._delivered(name, entry)
                 case HandedRecord():
@@ -108,7 +106,7 @@ class _Passage:
         self._forget(name)
         self._blind.discard(name)
         if name in self._begun:
-            self._fresh_delivery.add(name)
+            self._since_begun[name] = set()
             self._fresh_view.add(name)
         self._begun.add(name)
 
@@ -133,37 +131,42 @@ class _Passage:
             what = f"buckets {numbers} do not rise from {record.after} to {record.through}"
             self._find("in-order", what, record)
         present = set(numbers)
-        for number in self._results(record.after, record.through):
+        for number in self._results(record.sink, record.after, record.through):
             if number not in present:
-                rows = sum(made.rows for made in self._known.parts[number].values())
-                self._find("loss-free", f"bucket {number} has {rows} rows and is left out", record)
+                parts = self._known.parts[_to(record.sink)][number]
+                rows = sum(made.rows for made in parts.values())
+                what = f"bucket {number} has {rows} rows for {record.sink} and is left out"
+                self._find("loss-free", what, record)
         for bucket in record.buckets:
             self._contents(record, *bucket)
         self._verdict.delivered += len(numbers)
 
     def _follows(self, name: str, record: DeliveredRecord) -> None:
-        through = self._delivered_through
-        fresh = name in self._fresh_delivery
-        self._fresh_delivery.discard(name)
-        self._delivered_through = record.through if through is None else max(through, record.through)
+        sink = record.sink
+        through = self._delivered_through.get(sink, self._delivered_first)
+        fresh = name in self._since_begun and sink not in self._since_begun[name]
+        self._since_begun.setdefault(name, set()).add(sink)
+        self._delivered_through[sink] = record.through if through is None else max(through, record.through)
         if through is None:
             return
         if record.after < through:
-            what = f"after {through} was delivered, a delivery begins after {record.after}"
+            what = f"after {through} was delivered to {sink}, a delivery begins after {record.after}"
             self._find("dup-free", what, record)
-        elif record.after > through and not (fresh and not self._results(through, record.after)):
-            what = f"deliveries stop at {through} and go on after {record.after}"
+        elif record.after > through and not (fresh and not self._results(sink, through, record.after)):
+            what = f"deliveries to {sink} stop at {through} and go on after {record.after}"
             self._find("loss-free", what, record)
 
-    def _results(self, after: BucketId, through: BucketId) -> list[BucketId]:
-        """The buckets in (after, through] that have rows for the sinks."""
-        results = self._known.results
+    def _results(self, sink: str, after: BucketId, through: BucketId) -> list[BucketId]:
+        """The buckets in (after, through] that have rows for this sink."""
+        results = self._known.results.get(_to(sink), [])
         return results[bisect_right(results, after) : bisect_right(results, through)]
 
     def _contents(self, record: DeliveredRecord, number: BucketId, rows: int, digest: str) -> None:
-        due = {part: made for part, made in self._known.parts.get(number, {}).items() if made.rows}
+        sink = _to(record.sink)
+        parts = self._known.parts.get(sink, {}).get(number, {})
+        due = {part: made for part, made in parts.items() if made.rows}
         try:
-            listed = self._listed(rows, digest)
+            listed = parts_of(digest)
         except ValueError as problem:
             self._find("contents", f"bucket {number}: {problem}", record)
             return
@@ -171,33 +174,31 @@ class _Passage:
         if len(given) < len(listed):
             self._find("dup-free", f"bucket {number} has a part twice", record)
         for part in sorted(due.keys() - given.keys()):
-            what = f"bucket {number} lacks the {due[part].rows} rows of {_name(part)}"
+            what = f"bucket {number} of {record.sink} lacks the {due[part].rows} rows of {part}"
             self._find("loss-free", what, record)
         for part in sorted(given):
             if part not in due:
-                if self._known.may_have_made(part, number):
+                if self._known.may_have_made(part, sink, number):
                     self._verdict.unwitnessed += 1
                 else:
-                    what = f"no copy of {_name(part)} produced bucket {number} for the sinks"
+                    what = f"no copy of {part} produced bucket {number} for {record.sink}"
                     self._find("contents", what, record)
             elif given[part] != due[part].digest:
-                what = f"bucket {number}: the part of {_name(part)} is not what {who(due[part])} produced"
+                what = f"bucket {number}: the part of {part} is not what {who(due[part])} produced"
                 self._find("contents", what, record)
         made = sum(each.rows for each in due.values())
         if given.keys() == due.keys() and len(given) == len(listed) and rows != made:
             self._find("contents", f"bucket {number} has {rows} rows, its parts have {made}", record)
 
-    def _listed(self, rows: int, digest: str) -> list[tuple[str, str]]:
-        if self._known.copies:
-            return parts_of(digest)
-        return [(WHOLE, digest)] if rows else []
-
     def _ended(self, name: str, record: EndedRecord) -> None:
         """A process that delivers and says that nothing is left to do has delivered all that was produced."""
-        through, results = self._delivered_through, self._known.results
-        if name in self._deliverers and results and through is not None and results[-1] > through:
-            what = f"the run ended with {through} delivered, and bucket {results[-1]} has rows"
-            self._find("loss-free", what, record)
+        if name not in self._deliverers:
+            return
+        for sink, results in self._known.results.items():
+            through = self._delivered_through.get(sink.removeprefix(SINK).rpartition("/")[0], NOTHING)
+            if results and through is not None and results[-1] > through:
+                what = f"the run ended with {through} delivered, and bucket {results[-1]} has rows for {sink}"
+                self._find("loss-free", what, record)
 
     # --- input -------------------------------------------------------------------------------------------
 
@@ -215,11 +216,9 @@ class _Passage:
         missing = set(with_rows[first:last]) - set(record.numbers)
         if not missing:
             return
-        # A copy of a partition that was given no state takes its input from the very first bucket on.
-        began = record.after != NOTHING or bool(record.of)
-        if began or min(missing) >= min(record.numbers, default=min(missing)):
-            self._find("input-loss-free", f"{taker} never took buckets {sorted(missing)}", record)
+        self._find("input-loss-free", f"{taker} never took buckets {sorted(missing)}", record)
 
 
-def _name(partition: str) -> str:
-    return partition or "the flow"
+def _to(sink: str) -> str:
+    """The partition that a sink is."""
+    return f"{SINK}{sink}/0"

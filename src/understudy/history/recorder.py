@@ -20,12 +20,12 @@ from understudy.history.records import (
     BegunRecord,
     DeliveredRecord,
     EndedRecord,
-    FencedRecord,
     HandedRecord,
     InstalledRecord,
     LeftOutRecord,
     ProducedRecord,
     Record,
+    SealedRecord,
     SenderRecord,
     Shown,
     SnapshotRecord,
@@ -105,6 +105,11 @@ class Recorder:
 
     # --- the gateway -------------------------------------------------------------------------------------
 
+    def sealed(self, source: str, number: BucketId, rows: int) -> None:
+        """A source sealed a bucket."""
+        if rows:
+            self._put(SealedRecord(*self._now(), source, number, rows))
+
     def delivered(
         self, sink: str, after: BucketId, through: BucketId, buckets: Sequence[tuple[BucketId, int, str]]
     ) -> None:
@@ -146,7 +151,7 @@ class Recorder:
     def suspected(self, node: str) -> None:
         self._put(SuspectedRecord(*self._now(), node))
 
-    # --- a copy of a partition; the ingress of a partitioned flow ----------------------------------------
+    # --- a copy of a partition, or a source --------------------------------------------------------------
 
     def handed_to(self, copy: Copy, buckets: Sequence[Bucket]) -> None:
         after = self._copy_handed_through.get(copy, NOTHING)
@@ -164,11 +169,6 @@ class Recorder:
     def installed_in(self, copy: Copy, version: int, through: BucketId) -> None:
         self._copy_handed_through[copy] = through
         self._put(InstalledRecord(*self._now(), version, through, str(copy)))
-
-    # --- any process -------------------------------------------------------------------------------------
-
-    def fenced(self) -> None:
-        self._put(FencedRecord(*self._now()))
 
     # --- inside ------------------------------------------------------------------------------------------
 

@@ -5,11 +5,10 @@ other line is one record: its kind, when (`at_us`, the writer's own clock), who 
 writes a header when it begins and at the head of every further part. No clock orders records of different
 processes: what matters is ordered by numbers and epochs that the records carry.
 
-A process holds copies of partitions: `of` names the copy, "sessions/0:PRIM", and `to` the partition that
-output was made for, "stats/1". The ingress is a producer like any other, "<ingress>/0:PRIM", and what goes to
-the sinks was made for "<egress>/0". A delivered bucket is put together from parts, and its digest tells them
-apart: "stats/0=<digest>,stats/2=<digest>" (`parts_text`). Where a process is one replica of the whole flow,
-`of` and `to` are empty, `by` says who did it, and a delivered bucket has the replica's digest as it is.
+`of` names the copy that a record is about, "sessions/0:1", and `to` the partition that output was made for,
+"stats/1". A source is a producer like any other, "packets/0:0", and output for a sink was made for
+"sink:stats/0". A delivered bucket is put together from parts, and its digest tells them apart:
+"stats/0=<digest>,stats/2=<digest>" (`parts_text`).
 
 How files are cut into parts and what becomes of a damaged line: see `writing` and `reading`.
 """
@@ -26,9 +25,8 @@ from typing import Any, ClassVar
 
 from understudy.core.bucket import NOTHING, BucketId
 
-FORMAT_VERSION = 3
-#: Formats that can be read. A header of format 2 has the version and the flow only.
-FORMATS_READ = (2, 3)
+FORMAT_VERSION = 4
+FORMATS_READ = (4,)
 
 #: A bucket as a history shows it: number, rows, digest.
 Shown = tuple[int, int, str]
@@ -51,8 +49,6 @@ class Header:
     """Whether the process begins here. If not, this part follows on the one before it."""
     before: BucketId = NOTHING
     """No record of an earlier part is about a bucket with a higher number."""
-    sealed: BucketId = NOTHING
-    """Earlier parts have the sealed buckets through this number."""
     epoch: int = 0
     """The newest view in earlier parts."""
 
@@ -76,30 +72,30 @@ class SealedRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class HandedRecord(_Record):
-    """A replica's engine took input; `numbers` are those of the buckets that have rows."""
+    """A copy's engine took input; `numbers` are those of the buckets that have rows."""
 
     kind: ClassVar[str] = "handed"
     after: BucketId
     through: BucketId
     numbers: tuple[int, ...]
-    of: str = ""
+    of: str
 
 
 @dataclass(frozen=True, slots=True)
 class ProducedRecord(_Record):
-    """A replica's engine put out a bucket; in a partitioned flow, the share of it that one consumer takes."""
+    """A source or a copy's engine put out a bucket: the share of it that one consumer takes."""
 
     kind: ClassVar[str] = "produced"
     number: BucketId
     rows: int
     digest: str
-    of: str = ""
-    to: str = ""
+    of: str
+    to: str
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivedRecord(_Record):
-    """Output of a partition reached egress: everything through this number, of which so many rows are new."""
+    """Output of a partition reached a sink: everything through this number, of which so many rows are new."""
 
     kind: ClassVar[str] = "arrived"
     partition: str
@@ -109,7 +105,7 @@ class ArrivedRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class DeliveredRecord(_Record):
-    """The sink holds these buckets. It held everything through `after` before."""
+    """This sink holds these buckets. It held everything through `after` before."""
 
     kind: ClassVar[str] = "delivered"
     sink: str
@@ -120,7 +116,7 @@ class DeliveredRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class ViewRecord(_Record):
-    """The controller's decision; a seat is slot (in a partitioned flow, copy), node, seat epoch, status."""
+    """The controller's decision; a seat is copy, node, seat epoch, status."""
 
     kind: ClassVar[str] = "view"
     epoch: int
@@ -135,7 +131,7 @@ class SuspectedRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class SenderRecord(_Record):
-    """Egress turned to this slot, having received everything through a number."""
+    """The sinks take this copy's output from now on."""
 
     kind: ClassVar[str] = "sender"
     copy: str
@@ -148,7 +144,7 @@ class SnapshotRecord(_Record):
     through: BucketId
     pause_us: int
     bytes: int
-    of: str = ""
+    of: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +152,7 @@ class InstalledRecord(_Record):
     kind: ClassVar[str] = "installed"
     version: int
     through: BucketId
-    of: str = ""
+    of: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +224,7 @@ Record = (
 
 
 def partition_of(copy: str) -> str:
-    """The partition of a copy by their names; "" for the replica of a whole flow."""
+    """The partition of a copy by their names."""
     return copy.rpartition(":")[0]
 
 

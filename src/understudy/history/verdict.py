@@ -27,7 +27,6 @@ class Verdict:
     delivered: int = 0
     views: int = 0
     partitions: int = 0
-    """Of fragments. A flow that is not partitioned has none, and no copies."""
     copies: int = 0
     findings: list[Finding] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)

@@ -83,7 +83,6 @@ class OnRecord:
 
     def __init__(self) -> None:
         self.part = 1
-        self.sealed = NOTHING
         self.delivered: dict[str, BucketId] = {}
         self.epoch = 0
         self.highest = NOTHING
@@ -92,10 +91,7 @@ class OnRecord:
     def note(self, record: Header | Record) -> None:
         """Take in a record, in the order of writing."""
         match record:
-            case SealedRecord():
-                self.sealed = max(self.sealed, record.number)
-                self._reached(record.number)
-            case ProducedRecord():
+            case SealedRecord() | ProducedRecord():
                 self._reached(record.number)
             case HandedRecord():
                 self._reached(record.through)
@@ -106,7 +102,6 @@ class OnRecord:
                 self.epoch = max(self.epoch, record.epoch)
             case Header():
                 self.part = max(self.part, record.part)
-                self.sealed = max(self.sealed, record.sealed)
                 self.epoch = max(self.epoch, record.epoch)
                 self._reached(record.before)
 
@@ -206,7 +201,7 @@ class PartedFile:
 
     def _write_header(self, *, begins: bool) -> None:
         known = self.on_record
-        told = (begins, known.highest, known.sealed, known.epoch)
+        told = (begins, known.highest, known.epoch)
         self._append([line(Header(FORMAT_VERSION, self._flow, self._process, known.part, *told))])
 
     def _append(self, lines: Sequence[str]) -> None:

@@ -148,6 +148,10 @@ class Boundary(Hosting):
     def on_sealed(self, buckets: list[SealedBucket]) -> None:
         # Dealt out by the thread that sealed them: the actor has enough to do.
         dealt = [(bucket.source, self._dealt(bucket)) for bucket in buckets]
+        for bucket in buckets:
+            self._recorder.sealed(
+                bucket.source, bucket.number, 0 if bucket.table is None else bucket.table.num_rows
+            )
         self._actor.post(self._sealed, dealt)
 
     def on_delivered(self, sink: str, through: BucketId) -> None:
