@@ -74,7 +74,7 @@ class _Passage:
         self._blind = {name for name, process in known.processes.items() if process.headless}
         self._deliverers = {name for name, record in known.later if isinstance(record, DeliveredRecord)}
         self._begun = set(self._blind)
-        #: Processes that have begun again, with the sinks they have delivered to since; until their first view.
+        #: Processes that have begun again, with the sinks they have delivered to since.
         self._since_begun: dict[str, set[str]] = {}
         self._fresh_view: set[str] = set()
         if self._deliverers & self._blind:

@@ -255,6 +255,10 @@ class _Term:
     def _act_on(self, report: Report) -> None:
         event = event_of(report)
         if not isinstance(event, MoveWish | DrainWish):
+            known = self._controller.view.epoch if self._controller.view is not None else 0
+            if event.epoch > known:
+                # A former leader's last view was stored after this one had read: it must be read first.
+                raise Superseded(f"a report is about epoch {event.epoch}, this leader knows {known}")
             self._handle(event)
         elif answer_to(self._coordination, event.id) is None:
             put_answer(self._coordination, event.id, self._granted(event))
