@@ -150,6 +150,8 @@ class LocalRun:
         if self.zookeeper is not None and not self.zookeeper.running:
             log.warning("ZooKeeper died; starting it again")
             self.zookeeper.start()
+        # Before anything is started again, which takes away the mark that it had come up.
+        self._note_beginning()
         for child in self.children.values():
             if child.running or self.finished:
                 continue
@@ -180,18 +182,17 @@ class LocalRun:
     def _came_up(self, name: str) -> bool:
         return ready_file(self.settings.path, name).exists()
 
-    def _has_begun(self) -> bool:
-        """Whether every place could be filled at some time, so that there is state to lose."""
+    def _note_beginning(self) -> None:
+        """The run has begun once every place could be filled: from then on there is state to lose."""
         ready = sum(self._came_up(name) for name in self.node_names)
         self._begun = self._begun or (self._came_up("gateway") and ready >= self._places)
-        return self._begun
 
     def _ends_the_run(self, child: Child) -> bool:
         if not child.failed:
             return False
         if child.process.returncode == UserError.exit_code and self._came_up(child.name):
             return True
-        return not self._has_begun()
+        return not self._begun
 
     def _raise_failure(self, child: Child) -> None:
         kind = UserError if child.process.returncode == UserError.exit_code else EnvironmentFailed
