@@ -1,4 +1,4 @@
-"""A gateway that fails while it comes up again is retried; only a first start may end a run.
+"""What fails while it comes up again is retried; only a first start may end a run.
 
 These runs have no nodes, so no Spark: what matters is that the run goes on, with all that it holds.
 """
@@ -64,7 +64,7 @@ def test_a_gateway_that_cannot_come_up_again_is_tried_until_it_can(
             pauses_s.append(again_at - time.monotonic())
         assert pauses_s == sorted(pauses_s)
         assert pauses_s[-1] > 2 * pauses_s[0] > 0
-        told = run.setbacks["gateway"]
+        told = run.setbacks["gateway"].text
         assert "3 times in a row" in told
         assert f"cannot listen on {run.settings.host}:{run.settings.gateway_port}" in told
         assert main(["status", run.settings.folder]) == EnvironmentFailed.exit_code
@@ -81,7 +81,7 @@ def test_a_gateway_that_dies_while_an_outside_zookeeper_is_away_comes_up_when_th
     server.kill()
     run.kill("gateway")
     look_until(run, lambda: "gateway" in run.setbacks)
-    assert "ZooKeeper does not answer" in run.setbacks["gateway"]
+    assert "ZooKeeper does not answer" in run.setbacks["gateway"].text
     server.start()
     look_until(run, lambda: run.status() is not None)
 
@@ -93,3 +93,23 @@ def test_a_gateway_that_cannot_come_up_at_first_ends_the_run_at_once(run: LocalR
         run.start()
         with pytest.raises(EnvironmentFailed, match=f"gateway failed: cannot listen on .*:{port}"):
             look_until(run, lambda: False)
+
+
+def test_a_zookeeper_of_the_runs_own_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
+    flow = str(write_flow(tmp_path, PUSHED))
+    settings = RunSettings("retried", flow, str(tmp_path / "run"), "", policy="none")
+    with LocalRun.on_own_zookeeper(settings, nodes=0) as run:
+        run.start()
+        look_until(run, ready_file(run.settings.path, "gateway").exists)
+        run.check()
+        assert run.zookeeper is not None
+        with socket.socket() as in_the_way:
+            in_the_way.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            run.zookeeper.kill()
+            in_the_way.bind(("127.0.0.1", run.zookeeper.port))
+            in_the_way.listen()
+            look_until(run, lambda: "zookeeper" in run.setbacks)
+            assert "ZooKeeper cannot listen" in run.setbacks["zookeeper"].text
+            assert run.children["gateway"].running
+        look_until(run, lambda: "zookeeper" not in run.setbacks)
+        assert run.zookeeper.running
