@@ -186,11 +186,11 @@ class _Shown:
             self._incarnations[name] = child.incarnation
 
     def _tell_setbacks(self, status: dict[str, Any] | None) -> None:
-        children = self._run.children
-        for name, text in self._run.setbacks.items():
-            if self._failures.get(name) != children[name].failures:
-                self._view.say(text)
-                self._failures[name] = children[name].failures
+        setbacks = self._run.setbacks
+        for name, setback in setbacks.items():
+            if self._failures.get(name) != setback.failures:
+                self._view.say(setback.text)
+                self._failures[name] = setback.failures
         failure = status and status.get("controller")
         if failure and failure != self._controller:
             self._view.say(f"the gateway gave up leading for a while, another process may lead: {failure}")

@@ -78,6 +78,14 @@ class Child:
         return (self.process.poll() or 0) > 0
 
 
+@dataclass(frozen=True)
+class Setback:
+    """A process failed so often in a row and waits to be started again; `text` says so to a person."""
+
+    failures: int
+    text: str
+
+
 class LocalRun:
     """Starts and ends the processes of one run. `start` returns when all of them are started, not ready."""
 
@@ -96,6 +104,9 @@ class LocalRun:
         self._begun = False
         self._respawn = respawn
         self._wakers: list[subprocess.Popen[bytes]] = []
+        self._zookeeper_failures = 0
+        self._zookeeper_again_at = 0.0
+        self._zookeeper_failure = ""
         self.zookeeper = zookeeper
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
@@ -147,8 +158,9 @@ class LocalRun:
         if self._ending:
             return
         if self.zookeeper is not None and not self.zookeeper.running:
-            log.warning("ZooKeeper died; starting it again")
-            self.zookeeper.start()
+            self._restart_zookeeper(self.zookeeper)
+        # Before anything is started again, which takes away the mark that it had come up.
+        self._note_beginning()
         for child in self.children.values():
             if child.running or self.finished:
                 continue
@@ -158,17 +170,17 @@ class LocalRun:
                 self._restart_when_due(child)
 
     @property
-    def setbacks(self) -> dict[str, str]:
-        """What to tell of processes that failed and wait to be started again, by name."""
-        told = {}
+    def setbacks(self) -> dict[str, Setback]:
+        """The processes that failed and wait to be started again, by name."""
+        found = {}
+        if self._zookeeper_failures:
+            failures, again_at = self._zookeeper_failures, self._zookeeper_again_at
+            found["zookeeper"] = _setback("zookeeper", failures, again_at, self._zookeeper_failure)
         for child in self.children.values():
             if child.again_at is not None and child.failed:
-                wait_s = max(0.0, child.again_at - time.monotonic())
-                told[child.name] = (
-                    f"{child.name} failed, {_times(child.failures)} in a row, and is started again in "
-                    f"{wait_s:.0f} s; the other processes go on and keep their state. {self._why(child)}"
-                )
-        return told
+                why = self._why(child)
+                found[child.name] = _setback(child.name, child.failures, child.again_at, why)
+        return found
 
     @property
     def finished(self) -> bool:
@@ -179,18 +191,17 @@ class LocalRun:
     def _came_up(self, name: str) -> bool:
         return ready_file(self.settings.path, name).exists()
 
-    def _has_begun(self) -> bool:
-        """Whether every place could be filled at some time, so that there is state to lose."""
+    def _note_beginning(self) -> None:
+        """The run has begun once every place could be filled: from then on there is state to lose."""
         ready = sum(self._came_up(name) for name in self.node_names)
         self._begun = self._begun or (self._came_up("gateway") and ready >= self._places)
-        return self._begun
 
     def _ends_the_run(self, child: Child) -> bool:
         if not child.failed:
             return False
         if child.process.returncode == UserError.exit_code and self._came_up(child.name):
             return True
-        return not self._has_begun()
+        return not self._begun
 
     def _raise_failure(self, child: Child) -> None:
         kind = UserError if child.process.returncode == UserError.exit_code else EnvironmentFailed
@@ -250,6 +261,21 @@ class LocalRun:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _restart_zookeeper(self, server: ZooKeeperServer) -> None:
+        if time.monotonic() < self._zookeeper_again_at:
+            return
+        log.warning("ZooKeeper died; starting it again")
+        try:
+            server.start()
+            self._zookeeper_failures = 0
+        except EnvironmentFailed as problem:
+            if not self._begun:
+                raise
+            self._zookeeper_failures += 1
+            self._zookeeper_failure = str(problem)
+            self._zookeeper_again_at = time.monotonic() + _retry_pause_s(self._zookeeper_failures)
+            log.warning("%s", self.setbacks["zookeeper"].text)
+
     def _restart_when_due(self, child: Child) -> None:
         now_s = time.monotonic()
         if child.again_at is None:
@@ -257,7 +283,7 @@ class LocalRun:
             child.failures = 0 if not child.failed else 1 if worked else child.failures + 1
             child.again_at = now_s + _retry_pause_s(child.failures)
             if child.failed:
-                log.warning("%s", self.setbacks[child.name])
+                log.warning("%s", self.setbacks[child.name].text)
         if now_s >= child.again_at:
             self._restart(child)
 
@@ -310,8 +336,14 @@ def _retry_pause_s(failures: int) -> float:
     return 0.0 if failures == 0 else min(RETRY_PAUSE_S * 2 ** min(failures - 1, 10), RETRY_PAUSE_S_MAX)
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _setback(name: str, failures: int, again_at: float, why: str) -> Setback:
+    times = "once" if failures == 1 else f"{failures} times in a row"
+    wait_s = max(0.0, again_at - time.monotonic())
+    return Setback(
+        failures,
+        f"{name} failed, {times}, and is started again in {wait_s:.0f} s; "
+        f"the other processes go on and keep their state. {why}",
+    )
 
 
 def _waker(pids: list[int]) -> subprocess.Popen[bytes]:

@@ -1,0 +1,115 @@
+"""What fails while it comes up again is retried; only a first start may end a run.
+
+These runs have no nodes, so no Spark: what matters is that the run goes on, with all that it holds.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from counting import PUSHED, write_flow
+
+from understudy.cli.main import main
+from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.local import LocalRun
+from understudy.runtime.process import ready_file
+from understudy.runtime.settings import RunSettings
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        yield server
+
+
+@pytest.fixture
+def run(tmp_path: Path, server: ZooKeeperServer) -> Iterator[LocalRun]:
+    """Not started yet, on a ZooKeeper that is not its own."""
+    flow = str(write_flow(tmp_path, PUSHED))
+    settings = RunSettings("retried", flow, str(tmp_path / "run"), server.address, policy="none")
+    with LocalRun(settings, nodes=0) as run:
+        yield run
+
+
+def look_until(run: LocalRun, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Look after the run, as its owner does, until something is so."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        run.check()
+        time.sleep(0.05)
+
+
+def test_a_gateway_that_cannot_come_up_again_is_tried_until_it_can(
+    run: LocalRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.start()
+    look_until(run, lambda: run.status() is not None)
+    look_until(run, ready_file(run.settings.path, "gateway").exists)
+    run.kill("gateway")
+    run.children["gateway"].process.wait()
+    with socket.create_server((run.settings.host, run.settings.gateway_port)):
+        pauses_s: list[float] = []
+        for failures in (1, 2, 3):
+            look_until(run, lambda failures=failures: run.children["gateway"].failures == failures)  # type: ignore[misc]
+            again_at = run.children["gateway"].again_at
+            assert again_at is not None
+            pauses_s.append(again_at - time.monotonic())
+        assert pauses_s == sorted(pauses_s)
+        assert pauses_s[-1] > 2 * pauses_s[0] > 0
+        told = run.setbacks["gateway"].text
+        assert "3 times in a row" in told
+        assert f"cannot listen on {run.settings.host}:{run.settings.gateway_port}" in told
+        assert main(["status", run.settings.folder]) == EnvironmentFailed.exit_code
+        assert "cannot listen" in capsys.readouterr().err
+    look_until(run, lambda: run.status() is not None)
+    assert run.setbacks == {}
+
+
+def test_a_gateway_that_dies_while_an_outside_zookeeper_is_away_comes_up_when_that_is_back(
+    run: LocalRun, server: ZooKeeperServer
+) -> None:
+    run.start()
+    look_until(run, ready_file(run.settings.path, "gateway").exists)
+    server.kill()
+    run.kill("gateway")
+    look_until(run, lambda: "gateway" in run.setbacks)
+    assert "ZooKeeper does not answer" in run.setbacks["gateway"].text
+    server.start()
+    look_until(run, lambda: run.status() is not None)
+
+
+def test_a_gateway_that_cannot_come_up_at_first_ends_the_run_at_once(run: LocalRun) -> None:
+    with socket.create_server((run.settings.host, 0)) as taken:
+        port = taken.getsockname()[1]
+        run.settings = RunSettings(**{**run.settings.__dict__, "gateway_port": port})
+        run.start()
+        with pytest.raises(EnvironmentFailed, match=f"gateway failed: cannot listen on .*:{port}"):
+            look_until(run, lambda: False)
+
+
+def test_a_zookeeper_of_the_runs_own_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
+    flow = str(write_flow(tmp_path, PUSHED))
+    settings = RunSettings("retried", flow, str(tmp_path / "run"), "", policy="none")
+    with LocalRun.on_own_zookeeper(settings, nodes=0) as run:
+        run.start()
+        look_until(run, ready_file(run.settings.path, "gateway").exists)
+        run.check()
+        assert run.zookeeper is not None
+        with socket.socket() as in_the_way:
+            in_the_way.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            run.zookeeper.kill()
+            in_the_way.bind(("127.0.0.1", run.zookeeper.port))
+            in_the_way.listen()
+            look_until(run, lambda: "zookeeper" in run.setbacks)
+            assert "ZooKeeper cannot listen" in run.setbacks["zookeeper"].text
+            assert run.children["gateway"].running
+        look_until(run, lambda: "zookeeper" not in run.setbacks)
+        assert run.zookeeper.running
