@@ -31,7 +31,7 @@ def started(kind: Kind, folder: Path) -> tuple[Ingest, Reader, list[dict[str, An
     flow = us.Flow("f", bucket="100 ms")
     flow.source("s", kind, time="ts")
     ingest = Ingest(flow, folder / "log", sync=False)
-    rows = rows_of(ingest.recover(now_us=0))
+    rows = rows_of(ingest.recover())
     reader = open_reader(ingest, flow.sources["s"])
     assert reader is not None
     return ingest, reader, rows

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 import understudy as us
-from understudy.core.bucket import NOTHING
 from understudy.core.errors import BrokenInvariant
 from understudy.flow.model import Source
 from understudy.flow.schema import TIMESTAMP
@@ -31,8 +30,8 @@ def rows(*times: int, first: int = 0) -> pa.Table:
     return pa.table({"id": ids, "ts": pa.array(times, pa.int64()).cast(TIMESTAMP)})
 
 
-def push(stamper: Stamper, table: pa.Table, arrival_us: int = 0) -> list[SealedBucket]:
-    return stamper.push(stamper.judge(table), arrival_us)
+def push(stamper: Stamper, table: pa.Table) -> list[SealedBucket]:
+    return stamper.push(stamper.judge(table))
 
 
 def ids(sealed: list[SealedBucket]) -> dict[int, list[int]]:
@@ -72,7 +71,7 @@ def test_late_rows_move_to_the_oldest_open_bucket() -> None:
     push(stamper, rows(250))
     judged = stamper.judge(rows(10, 260, first=1))
     assert judged.late == 1
-    assert stamper.push(judged, 0) == []
+    assert stamper.push(judged) == []
     (sealed,) = push(stamper, rows(300))
     table = sealed.table
     assert sealed.number == 2
@@ -131,16 +130,6 @@ def test_the_end_comes_after_every_row_that_is_taken(width_us: int) -> None:
     assert (last.table is not None, end) == (True, SealedBucket("s", end_bucket(width_us), None))
     # Spark and Python hold times up to the end of the year 9999: windows of up to a year still close.
     assert (end_bucket(width_us) + 1) * width_us + 360 * 24 * 3_600_000_000 <= 253_402_300_799_999_999
-
-
-def test_a_silent_sources_time_goes_on_with_the_clock() -> None:
-    stamper = Stamper(source(idle="1000 us"), WIDTH_US)
-    push(stamper, rows(250), arrival_us=50_000)
-    assert stamper.idle_boundary(50_999, awake_us=0) == NOTHING
-    assert stamper.idle_boundary(51_000, awake_us=0) == 1
-    assert stamper.idle_boundary(51_050, awake_us=0) == 2
-    assert stamper.idle_boundary(51_550, awake_us=0) == 7
-    assert stamper.idle_boundary(51_550, awake_us=51_000) == NOTHING
 
 
 def test_a_closed_source_takes_no_rows() -> None:

@@ -5,7 +5,7 @@ give equal buckets. That is what lets the log hold only what arrived.
 
 Bucket k is sealed by the first of these:
 - a row arrives whose time is at or past the end of k plus the source's lateness;
-- an explicit boundary (`seal_through`), such as the one `idle_boundary` proposes while nothing arrives;
+- an explicit boundary (`seal_through`), such as the one that silence justifies;
 - the source is closed: then everything is sealed through `end_bucket`.
 
 What is sealed comes out in rising numbers. Where the last of them has no rows, a bucket without a table
@@ -53,7 +53,6 @@ class Stamper:
         self.through: BucketId = NOTHING
         self.last_rows: BucketId = NOTHING
         self.newest_us: int | None = None
-        self.arrival_us: int | None = None
         self.late = 0
 
     @property
@@ -96,7 +95,7 @@ class Stamper:
             table.set_column(at, table.schema.field(at), pa.array(times).cast(TIMESTAMP)), times, count
         )
 
-    def push(self, judged: Judged, arrival_us: int) -> list[SealedBucket]:
+    def push(self, judged: Judged) -> list[SealedBucket]:
         """Take the rows in. Returns the buckets that they sealed."""
         self.late += judged.late
         if not len(judged.times):
@@ -104,8 +103,7 @@ class Stamper:
         self._add(judged.table, judged.times)
         newest_us = int(judged.times.max())
         self.newest_us = newest_us if self.newest_us is None else max(self.newest_us, newest_us)
-        self.arrival_us = arrival_us if self.arrival_us is None else max(self.arrival_us, arrival_us)
-        return self.seal_through(self._sealed_by(self.newest_us))
+        return self.seal_through(self.sealed_by(self.newest_us))
 
     def seal_through(self, number: BucketId) -> list[SealedBucket]:
         """Seal every bucket up to `number`. Nothing is ever sealed twice."""
@@ -125,19 +123,15 @@ class Stamper:
         """The source has ended: seal everything."""
         return self.seal_through(self._end)
 
-    def idle_boundary(self, now_us: int, awake_us: int) -> BucketId:
-        """The boundary that silence justifies at `now_us`; it may be one already passed.
+    @property
+    def reached_us(self) -> int | None:
+        """The event time that rows or a boundary have reached; None before the first row."""
+        if self.newest_us is None:
+            return None
+        return max(self.newest_us, (self.through + 1) * self._width_us + self._source.lateness_us)
 
-        Once nothing has arrived for `idle_us`, event time goes on from the newest row at the speed of the
-        wall clock, `idle_us` behind it, so that a source that resumes within that slack is not late. Silence
-        counts only from `awake_us`: while nobody could listen, a source was not silent.
-        """
-        if self._source.idle_us is None or self.newest_us is None or self.arrival_us is None:
-            return NOTHING
-        silent_us = now_us - max(self.arrival_us, awake_us) - self._source.idle_us
-        return self._sealed_by(self.newest_us + silent_us) if silent_us >= 0 else NOTHING
-
-    def _sealed_by(self, time_us: int) -> BucketId:
+    def sealed_by(self, time_us: int) -> BucketId:
+        """The last bucket that is sealed once event time has reached `time_us`."""
         # Only closing a source seals its end.
         return min((time_us - self._source.lateness_us) // self._width_us, self._end) - 1
 

@@ -58,7 +58,7 @@ class IngestState:
         """Change by a PUSH record whose rows were judged already."""
         source = head["source"]
         self.clients.record(source, head["client"], head["sequence"], head["note"])
-        return self.stampers[source].push(judged, head["arrival_us"])
+        return self.stampers[source].push(judged)
 
     def _seal(self, through: dict[str, BucketId]) -> list[SealedBucket]:
         return [
@@ -78,7 +78,6 @@ class IngestState:
                     "through": stamper.through,
                     "last_rows": stamper.last_rows,
                     "newest_us": stamper.newest_us,
-                    "arrival_us": stamper.arrival_us,
                     "late": stamper.late,
                     "trimmed": self.trimmed[name],
                 }
@@ -94,8 +93,8 @@ class IngestState:
         for name, stamper in self.stampers.items():
             facts = record.head["sources"][name]
             stamper.through, stamper.last_rows = facts["through"], facts["last_rows"]
-            stamper.newest_us, stamper.arrival_us = facts["newest_us"], facts["arrival_us"]
-            stamper.late, self.trimmed[name] = facts["late"], facts["trimmed"]
+            stamper.newest_us, stamper.late = facts["newest_us"], facts["late"]
+            self.trimmed[name] = facts["trimmed"]
             stamper.hold(tables[name])
         self.clients.restore(record.head["clients"])
 
