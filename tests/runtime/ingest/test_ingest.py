@@ -87,6 +87,22 @@ def test_late_rows_are_reported(tmp_path: Path) -> None:
     assert ingest.late("s") == 1
 
 
+def test_rows_left_out_for_the_wall_clock_are_left_out_again_in_a_replay(tmp_path: Path) -> None:
+    flow = us.Flow("f", bucket="100 ms")
+    flow.source("s", us.Push("id int, ts timestamp"), time="ts", late="drop", ahead="1 s")
+    ingest = opened(flow, tmp_path)
+    table = rows(flow, 1, 15)
+    assert ingest.push("s", table, "c", 1, now_us=100_000).late == 1
+    assert ingest.push("s", table, "c", 2, now_us=600_000).late == 0
+    ingest.close_source("s")
+    ingest.commit()
+    before = ingest.take()
+    assert ids(*before) == [1, 1, 15]
+    ingest.close()
+    again = Ingest(flow, tmp_path, sync=False)
+    assert (again.recover(), again.late("s")) == (before, 1)
+
+
 def test_trimmed_buckets_do_not_come_back_and_their_segments_go(tmp_path: Path) -> None:
     flow = make_flow()
     ingest = opened(flow, tmp_path, segment_bytes=2_000)

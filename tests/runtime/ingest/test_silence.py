@@ -31,7 +31,7 @@ class Listener:
         self.silence.heard()
         before = self.stamper.late
         table = pa.table({"ts": pa.array([time_us], pa.int64()).cast(TIMESTAMP)})
-        self.stamper.push(self.stamper.judge(table))
+        self.stamper.push(self.stamper.judge(table, self.now_us))
         return self.stamper.late - before
 
     def listen(self, for_us: int, *, deaf: bool = False) -> None:

@@ -103,7 +103,7 @@ class Ingest:
     ) -> Accepted:
         """Take in rows of the source's schema (see `rows.to_table`), or refuse them whole with a RowError.
 
-        `note` is any JSON value; `last` gives it back, also after a crash.
+        `now_us` is the wall clock's time. `note` is any JSON value; `last` gives it back, also after a crash.
         """
         with self._lock:
             stamper = self._stamper(source)
@@ -115,7 +115,7 @@ class Ingest:
                 raise RowError(f"source {source!r} was closed: it takes no more rows in this run.")
             expected = self._flow.sources[source].arrow_schema
             require(table.schema.equals(expected), f"rows for {source!r} were pushed without conversion")
-            judged = stamper.judge(table)
+            judged = stamper.judge(table, now_us)
             head = {
                 "source": source,
                 "client": client,

@@ -44,7 +44,8 @@ class IngestState:
         match record.kind:
             case RecordKind.PUSH:
                 table = decode(record.body)[head["source"]]
-                return self.take_in(head, self.stampers[head["source"]].judge(table))
+                judged = self.stampers[head["source"]].judge(table, head["arrival_us"])
+                return self.take_in(head, judged)
             case RecordKind.SEAL:
                 return self._seal(head["through"])
             case RecordKind.TRIM:
@@ -108,7 +109,7 @@ def _identity(flow: Flow) -> dict[str, Any]:
 
 
 def _source_identity(source: Source) -> list[Any]:
-    return [str(source.arrow_schema), source.time, source.late, source.lateness_us]
+    return [str(source.arrow_schema), source.time, source.late, source.lateness_us, source.ahead_us]
 
 
 def _require_same_flow(flow: Flow, logged: dict[str, Any]) -> None:
