@@ -16,7 +16,9 @@ from understudy.core.bucket import NOTHING, BucketId
 from understudy.runtime.gateway import intake as module
 from understudy.runtime.gateway.intake import Intake
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
+from understudy.runtime.ingest.rows import to_stream, to_table
 from understudy.runtime.transport.endpoint import Endpoint
+from understudy.runtime.transport.wire import Frame
 
 WIDTH_US = 100_000
 PATIENCE_S = 30.0
@@ -116,6 +118,27 @@ def test_a_restarted_intake_hands_back_what_is_not_trimmed(tmp_path: Path) -> No
     second = Gate(make_flow(), tmp_path)
     assert [(each.source, each.number) for each in second.recovered] == [("a", 2), ("b", 1), ("b", 2)]
     second.end()
+
+
+def pushed(gate: Gate, body: bytes) -> Frame:
+    frame = Frame({"kind": "push", "source": "a", "sequence": 0}, (body,))
+    answer = gate.intake.take_push("c", frame, lambda _source: True)
+    assert answer is not None
+    return answer
+
+
+def test_the_log_keeps_the_bytes_that_a_client_sent(gate: Gate, tmp_path: Path) -> None:
+    table = to_table(make_flow().sources["a"], rows(1, 2, 3))
+    # Metadata shows whose bytes they are: rows that are encoded here have none.
+    body = bytes(to_stream(table.replace_schema_metadata({"made by": "a client"})))
+    assert pushed(gate, body).kind == "accepted"
+    (log,) = (tmp_path / "log").glob("*.wal")
+    assert body in log.read_bytes()
+
+
+def test_bytes_that_are_no_rows_are_refused(gate: Gate) -> None:
+    answer = pushed(gate, b"no rows")
+    assert (answer.kind, answer.head["source"]) == ("refused", "a")
 
 
 def test_a_push_to_an_unknown_source_is_refused_with_its_name(gate: Gate) -> None:

@@ -12,7 +12,9 @@ from understudy.core.bucket import NOTHING
 from understudy.core.errors import BrokenInvariant
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.clients import Clients, LastPush
+from understudy.runtime.ingest.frames import Record, RecordKind
 from understudy.runtime.ingest.ingest import Ingest
+from understudy.runtime.ingest.log import Log
 from understudy.runtime.ingest.rows import to_table
 
 WIDTH_US = 100_000
@@ -283,6 +285,15 @@ def test_a_log_of_another_flow_is_refused(tmp_path: Path) -> None:
         ingest = Ingest(changed, tmp_path, sync=False)
         with pytest.raises(us.FlowError, match=says):
             ingest.recover()
+
+
+def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.recover(lambda segment, record: None)
+    log.roll(Record(RecordKind.STATE, {"flow": {}, "sources": {}}))
+    log.close()
+    with pytest.raises(us.EnvironmentFailed, match="another version"):
+        opened(make_flow(), tmp_path)
 
 
 def test_misuse_is_a_broken_invariant_and_an_unknown_source_the_users(tmp_path: Path) -> None:

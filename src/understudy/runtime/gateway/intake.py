@@ -31,7 +31,7 @@ from understudy.flow.flow import Flow
 from understudy.flow.kinds import Push
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.ingest import Ingest
-from understudy.runtime.ingest.rows import to_table
+from understudy.runtime.ingest.rows import from_stream
 from understudy.runtime.ingest.silence import Deafness
 from understudy.runtime.ingest.sources import Reader, open_reader, run_reader
 from understudy.runtime.transport.channel import Channel
@@ -238,9 +238,10 @@ class Intake:
             with self._deafness.during(source_name):
                 if not wait(source_name):
                     return None
-                with pa.ipc.open_stream(frame.bodies[0]) as stream:
-                    table = to_table(source, stream.read_all())
-                accepted = self._ingest.push(source_name, table, client, sequence, now_us=now_us())
+                table, stream = from_stream(source, memoryview(frame.bodies[0] or b""))
+                accepted = self._ingest.push(
+                    source_name, table, client, sequence, now_us=now_us(), stream=stream
+                )
         except (UserError, pa.ArrowException) as problem:
             return Frame({"kind": "refused", **answered, "why": str(problem)})
         self._ingest.commit(accepted.position)

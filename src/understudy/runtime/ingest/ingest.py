@@ -32,10 +32,10 @@ from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.clients import LastPush
 from understudy.runtime.ingest.frames import Record, RecordKind
 from understudy.runtime.ingest.log import Log
+from understudy.runtime.ingest.rows import to_stream
 from understudy.runtime.ingest.silence import Silence
 from understudy.runtime.ingest.stamper import Stamper
 from understudy.runtime.ingest.state import IngestState
-from understudy.runtime.payload import encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,20 @@ class Ingest:
         return [bucket for bucket in replayed if bucket.number > self._state.trimmed[bucket.source]]
 
     def push(
-        self, source: str, table: pa.Table, client: str, sequence: int, note: Any = None, *, now_us: int
+        self,
+        source: str,
+        table: pa.Table,
+        client: str,
+        sequence: int,
+        note: Any = None,
+        *,
+        now_us: int,
+        stream: bytes | memoryview | None = None,
     ) -> Accepted:
         """Take in rows of the source's schema (see `rows.to_table`), or refuse them whole with a RowError.
 
         `now_us` is the wall clock's time. `note` is any JSON value; `last` gives it back, also after a crash.
+        `stream` is the table as an Arrow IPC stream, if there is one already: the log keeps its bytes.
         """
         with self._lock:
             stamper = self._stamper(source)
@@ -123,7 +132,8 @@ class Ingest:
                 "note": note,
                 "arrival_us": now_us,
             }
-            position = self._log.append(Record(RecordKind.PUSH, head, encode({source: table})))
+            body = to_stream(table) if stream is None else stream
+            position = self._log.append(Record(RecordKind.PUSH, head, body))
             self._queue(position, self._state.take_in(head, judged))
             self.rows_taken += table.num_rows
             return Accepted(duplicate=False, late=judged.late, position=position)

@@ -14,14 +14,18 @@ from typing import Any
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
-from understudy.flow.errors import FlowError
+from understudy.flow.errors import EnvironmentFailed, FlowError
 from understudy.flow.flow import Flow
 from understudy.flow.model import Source
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.clients import Clients
 from understudy.runtime.ingest.frames import Record, RecordKind
+from understudy.runtime.ingest.rows import read_stream
 from understudy.runtime.ingest.stamper import Judged, Stamper
 from understudy.runtime.payload import decode, encode
+
+#: What the records of a log look like; a log of another format cannot be read.
+_FORMAT = 2
 
 
 class IngestState:
@@ -43,7 +47,7 @@ class IngestState:
         head = record.head
         match record.kind:
             case RecordKind.PUSH:
-                table = decode(record.body)[head["source"]]
+                table = read_stream(self._flow.sources[head["source"]], record.body)
                 judged = self.stampers[head["source"]].judge(table, head["arrival_us"])
                 return self.take_in(head, judged)
             case RecordKind.SEAL:
@@ -73,6 +77,7 @@ class IngestState:
 
     def head(self) -> dict[str, Any]:
         return {
+            "format": _FORMAT,
             "flow": _identity(self._flow),
             "sources": {
                 name: {
@@ -88,6 +93,11 @@ class IngestState:
         }
 
     def _restore(self, record: Record) -> None:
+        if record.head.get("format") != _FORMAT:
+            raise EnvironmentFailed(
+                "The run's log was written by another version of Understudy, which has another format. "
+                "Finish the run with that version, or start a new run in a new folder."
+            )
         _require_same_flow(self._flow, record.head["flow"])
         tables = decode(record.body)
         require(set(record.head["sources"]) == set(self.stampers), "a state lacks a source of its flow")
