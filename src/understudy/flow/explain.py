@@ -59,6 +59,8 @@ def _time(source: Source) -> str:
     )
     if source.idle_us is not None:
         parts.append(f"goes on alone after {duration_text(source.idle_us)} of silence")
+    if source.ahead_us is not None:
+        parts.append(f"at most {duration_text(source.ahead_us)} ahead")
     return ", ".join(parts)
 
 

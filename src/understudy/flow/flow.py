@@ -67,21 +67,27 @@ class Flow:
         late: str = "restamp",
         lateness: str = "0 ms",
         idle: str | None = None,
+        ahead: str | None = "1 hour",
     ) -> Source:
         """Add a source of rows whose column `time` says when each happened.
 
         `lateness`: how long a bucket stays open past its end for rows that come out of order.
         `late`: what becomes of a row that comes later still: moved to the oldest open bucket ("restamp"),
         left out and counted ("drop"), or its whole push refused ("refuse").
-        `idle`: after this much silence the source's time goes on with the wall clock. Without it, a silent
-        source holds the whole flow back.
+        `idle`: after this much silence the source's time goes on with the clock. Without it, a silent source
+        holds back every fragment that reads it. Time in which the gateway could not listen is no silence.
+        `ahead`: how far a row may lie in the future, past both the newest row of the source and the gateway's
+        wall clock. One such row would seal everything before it, so it is left out and counted with
+        late="drop", and otherwise its whole push is refused: it may be the gateway's clock that is wrong.
+        None sets no limit.
         """
         where = f"source {self._free_stream_name('source', name)!r}"
         if not isinstance(kind, Push | Generator | Files):
             raise FlowError(f"{where}: expected Push, Generator or Files, not {kind!r}.")
         idle_us = None if idle is None else duration_us(idle, f"{where}, idle")
         lateness_us = duration_us(lateness, f"{where}, lateness")
-        source = Source(name, kind, kind.schema, time, late, lateness_us, idle_us)
+        ahead_us = None if ahead is None else duration_us(ahead, f"{where}, ahead")
+        source = Source(name, kind, kind.schema, time, late, lateness_us, idle_us, ahead_us)
         self._sources[name] = source
         return source
 

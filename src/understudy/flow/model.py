@@ -24,6 +24,7 @@ class Source:
 
     A bucket is sealed once a row arrives that is `lateness_us` past the bucket's end. With `idle_us`, a
     source that has been silent for that long no longer holds the flow back: its time goes on with the clock.
+    A row may lie at most `ahead_us` past both the newest row and the wall clock; None means without limit.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Source:
     late: str
     lateness_us: int
     idle_us: int | None
+    ahead_us: int | None = None
 
     def __post_init__(self) -> None:
         where = f"source {self.name!r}"

@@ -12,7 +12,9 @@ from understudy.core.bucket import NOTHING
 from understudy.core.errors import BrokenInvariant
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.clients import Clients, LastPush
+from understudy.runtime.ingest.frames import Record, RecordKind
 from understudy.runtime.ingest.ingest import Ingest
+from understudy.runtime.ingest.log import Log
 from understudy.runtime.ingest.rows import to_table
 
 WIDTH_US = 100_000
@@ -34,6 +36,11 @@ def opened(flow: us.Flow, folder: Path, **options: int) -> Ingest:
     ingest = Ingest(flow, folder, sync=False, **options)
     ingest.recover()
     return ingest
+
+
+def listen(ingest: Ingest, from_us: int, to_us: int) -> None:
+    for now_us in (*range(from_us, to_us, 20_000), to_us):
+        ingest.tick(now_us)
 
 
 def numbers(buckets: list[SealedBucket], source: str = "s") -> list[int]:
@@ -80,6 +87,22 @@ def test_late_rows_are_reported(tmp_path: Path) -> None:
     ingest.push("s", rows(flow, 5), "c", 1, now_us=0)
     assert ingest.push("s", rows(flow, 3, 5), "c", 2, now_us=0).late == 1
     assert ingest.late("s") == 1
+
+
+def test_rows_left_out_for_the_wall_clock_are_left_out_again_in_a_replay(tmp_path: Path) -> None:
+    flow = us.Flow("f", bucket="100 ms")
+    flow.source("s", us.Push("id int, ts timestamp"), time="ts", late="drop", ahead="1 s")
+    ingest = opened(flow, tmp_path)
+    table = rows(flow, 1, 15)
+    assert ingest.push("s", table, "c", 1, now_us=100_000).late == 1
+    assert ingest.push("s", table, "c", 2, now_us=600_000).late == 0
+    ingest.close_source("s")
+    ingest.commit()
+    before = ingest.take()
+    assert ids(*before) == [1, 1, 15]
+    ingest.close()
+    again = Ingest(flow, tmp_path, sync=False)
+    assert (again.recover(), again.late("s")) == (before, 1)
 
 
 def test_trimmed_buckets_do_not_come_back_and_their_segments_go(tmp_path: Path) -> None:
@@ -174,9 +197,8 @@ def test_an_idle_source_without_rows_follows_the_others(tmp_path: Path) -> None:
     flow = make_flow("a", idle="1 s")
     flow.source("b", us.Push("id int, ts timestamp"), time="ts")
     ingest = opened(flow, tmp_path)
-    ingest.tick(0)
     ingest.push("b", rows(flow, 1, 2, 9, source="b"), "c", 1, now_us=10)
-    ingest.tick(999_999)
+    listen(ingest, 0, 999_999)
     ingest.commit()
     assert numbers(ingest.take(), "a") == []
     ingest.tick(1_000_000)
@@ -184,19 +206,19 @@ def test_an_idle_source_without_rows_follows_the_others(tmp_path: Path) -> None:
     assert numbers(ingest.take(), "a") == [8]
     ingest.push("a", rows(flow, 9, source="a"), "c", 1, now_us=1_100_000)
     ingest.push("b", rows(flow, 30, source="b"), "c", 2, now_us=1_100_000)
-    ingest.tick(2_600_000)
+    listen(ingest, 1_100_000, 2_550_000)
     ingest.commit()
-    assert numbers(ingest.take(), "a") == [9, 13]
+    taken = ingest.take()
+    assert (numbers(taken, "a")[0], numbers(taken, "a")[-1]) == (9, 12)
 
 
 def test_an_idle_source_without_rows_outlives_the_others(tmp_path: Path) -> None:
     flow = make_flow("a", idle="1 s")
     flow.source("b", us.Push("id int, ts timestamp"), time="ts")
     ingest = opened(flow, tmp_path)
-    ingest.tick(0)
     ingest.push("b", rows(flow, 1, 2, source="b"), "c", 1, now_us=10)
     ingest.close_source("b")
-    ingest.tick(2_000_000)
+    listen(ingest, 0, 2_000_000)
     assert ingest.sealed_through == {"a": 2, "b": END}, "all of b can be used, and a is still open"
     assert not ingest.ended
 
@@ -207,9 +229,8 @@ def test_the_time_that_a_restart_takes_is_not_silence(tmp_path: Path) -> None:
     ingest.push("s", rows(flow, 5), "c", 1, now_us=0)
     ingest.commit()
     ingest.close()
-    again = Ingest(flow, tmp_path, sync=False)
-    again.recover(now_us=60_000_000)
-    again.tick(60_500_000)
+    again = opened(flow, tmp_path)
+    listen(again, 60_000_000, 60_900_000)
     assert again.push("s", rows(flow, 5), "c", 2, now_us=60_500_000).late == 0
 
 
@@ -264,6 +285,15 @@ def test_a_log_of_another_flow_is_refused(tmp_path: Path) -> None:
         ingest = Ingest(changed, tmp_path, sync=False)
         with pytest.raises(us.FlowError, match=says):
             ingest.recover()
+
+
+def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.recover(lambda segment, record: None)
+    log.roll(Record(RecordKind.STATE, {"flow": {}, "sources": {}}))
+    log.close()
+    with pytest.raises(us.EnvironmentFailed, match="another version"):
+        opened(make_flow(), tmp_path)
 
 
 def test_misuse_is_a_broken_invariant_and_an_unknown_source_the_users(tmp_path: Path) -> None:

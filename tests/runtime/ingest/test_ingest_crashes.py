@@ -25,7 +25,7 @@ from understudy.runtime.ingest.rows import to_table
 from understudy.runtime.payload import encode
 
 WIDTH_US = 100_000
-SOURCES = ("left", "right", "idle")
+SOURCES = ("left", "right", "third")
 
 
 def make_flow(late: str) -> us.Flow:
@@ -33,7 +33,7 @@ def make_flow(late: str) -> us.Flow:
     schema = us.Push("id int, word string, flag boolean, ts timestamp")
     flow.source("left", schema, time="ts", late=late)
     flow.source("right", schema, time="ts", late=late, lateness="150 ms")
-    flow.source("idle", schema, time="ts", late=late, idle="200 ms")
+    flow.source("third", schema, time="ts", late=late)
     return flow
 
 
@@ -42,11 +42,6 @@ class Push:
     source: str
     sequence: int
     rows: tuple[tuple[int, str | None, bool | None, int], ...]
-
-
-@dataclass(frozen=True)
-class Tick:
-    pass
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class Close:
 
 @dataclass(frozen=True)
 class Planned:
-    step: Push | Tick | SealThrough | Close
+    step: Push | SealThrough | Close
     now_us: int
     #: How far through its commit the process dies, 0 to 1; None: it lives. 1 is right after the commit.
     dies_at: float | None
@@ -79,9 +74,9 @@ def plans(draw: st.DrawFn) -> list[Planned]:
     sequences = dict.fromkeys(SOURCES, 0)
     for _ in range(draw(st.integers(1, 25))):
         now_us += draw(st.integers(0, 300_000))
-        kind = draw(st.sampled_from(["push"] * 6 + ["tick"] * 3 + ["seal", "close"]))
+        kind = draw(st.sampled_from(["push"] * 6 + ["seal"] * 4 + ["close"]))
         source = draw(st.sampled_from(SOURCES))
-        step: Push | Tick | SealThrough | Close = Tick()
+        step: Push | SealThrough | Close = SealThrough(source, now_us // WIDTH_US)
         if kind == "push":
             rows = []
             for _ in range(draw(st.integers(0, 6))):
@@ -90,8 +85,6 @@ def plans(draw: st.DrawFn) -> list[Planned]:
                 row_id += 1
             sequences[source] += draw(st.integers(1, 3))
             step = Push(source, sequences[source], tuple(rows))
-        elif kind == "seal":
-            step = SealThrough(source, now_us // WIDTH_US)
         elif kind == "close" and draw(st.integers(0, 3)) == 0:
             step = Close(source)
         dies_at = draw(st.none() | st.none() | st.floats(0, 1))
@@ -107,8 +100,6 @@ def do(ingest: Ingest, flow: us.Flow, planned: Planned) -> None:
             # Closed, or a late row where late rows are refused: the same in both runs.
             with suppress(us.RowError):
                 ingest.push(source, table, "client", sequence, {"at": sequence}, now_us=planned.now_us)
-        case Tick():
-            ingest.tick(planned.now_us)
         case SealThrough(source, number):
             ingest.seal_through(source, number)
         case Close(source):
@@ -117,8 +108,7 @@ def do(ingest: Ingest, flow: us.Flow, planned: Planned) -> None:
 
 def opened(flow: us.Flow, folder: Path, segment_bytes: int) -> tuple[Ingest, list[SealedBucket]]:
     ingest = Ingest(flow, folder, sync=False, segment_bytes=segment_bytes)
-    # Steps carry their own times, so the time that a restart takes is none.
-    return ingest, ingest.recover(now_us=0)
+    return ingest, ingest.recover()
 
 
 def run_without_crash(flow: us.Flow, folder: Path, plan: list[Planned]) -> list[SealedBucket]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import understudy as us
-from understudy.runtime.ingest.rows import to_table
+from understudy.runtime.ingest.rows import from_stream, read_stream, to_stream, to_table
 
 SOURCE = us.Flow("f").source(
     "packets",
@@ -143,6 +143,46 @@ def test_unknown_fields_are_refused_by_name() -> None:
 def test_what_are_no_rows_is_refused(rows: object, says: str) -> None:
     with pytest.raises(us.RowError, match=says):
         to_table(SOURCE, rows)
+
+
+def address(column: pa.ChunkedArray, chunk: int) -> int:
+    return int(column.chunk(chunk).buffers()[1].address)
+
+
+def test_a_table_that_fits_is_checked_and_not_copied() -> None:
+    once = to_table(SOURCE, [row(n=1), row(n=2)])
+    pieces = pa.concat_tables([once, once]).replace_schema_metadata({"pandas": "{}"})
+    table = to_table(SOURCE, pieces)
+    assert table.schema.equals(SOURCE.arrow_schema, check_metadata=True)
+    for at in range(2):
+        assert address(table.column("n"), at) == address(pieces.column("n"), at)
+    late = pa.array([2**62, 0], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    for wrong, says in ((late, "row 0, field 'ts'"), (pa.nulls(2, late.type), "row 0, field 'ts': null")):
+        with pytest.raises(us.RowError, match=says):
+            to_table(SOURCE, once.set_column(9, once.schema.field("ts"), wrong))
+
+
+def stream_of(table: pa.Table) -> bytes:
+    return bytes(to_stream(table))
+
+
+def test_a_stream_that_fits_is_kept_and_another_is_made_to_fit() -> None:
+    table = to_table(SOURCE, [row(n=1), row(n=2)])
+    fitting = stream_of(pa.concat_tables([table, table]))
+    assert from_stream(SOURCE, fitting)[1] is fitting
+    narrow = stream_of(table.select(["ts", "name"]))
+    converted, stream = from_stream(SOURCE, narrow)
+    assert (converted.num_rows, converted.schema) == (2, SOURCE.arrow_schema)
+    assert read_stream(SOURCE, stream) == converted
+
+
+def test_a_stream_with_offsets_outside_its_text_is_refused() -> None:
+    offsets = pa.py_buffer(np.array([0, 1_000_000_000, 1], np.int32))
+    text = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"a")])
+    table = to_table(SOURCE, [row(), row()])
+    damaged = table.set_column(0, table.schema.field("name"), text)
+    with pytest.raises(pa.ArrowInvalid):
+        from_stream(SOURCE, stream_of(damaged))
 
 
 def test_no_rows_are_a_push_too() -> None:

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 import understudy as us
-from understudy.core.bucket import NOTHING
 from understudy.core.errors import BrokenInvariant
 from understudy.flow.model import Source
 from understudy.flow.schema import TIMESTAMP
@@ -17,12 +16,13 @@ from understudy.runtime.ingest.buckets import END_US, SealedBucket, end_bucket
 from understudy.runtime.ingest.stamper import Stamper
 
 WIDTH_US = 100
+WALL_US = 10_000_000
 
 
-def source(late: str = "restamp", lateness: str = "0 us", idle: str | None = None) -> Source:
+def source(late: str = "restamp", lateness: str = "0 us", ahead: str | None = "1 hour") -> Source:
     flow = us.Flow("f")
     return flow.source(
-        "s", us.Push("id int, ts timestamp"), time="ts", late=late, lateness=lateness, idle=idle
+        "s", us.Push("id int, ts timestamp"), time="ts", late=late, lateness=lateness, ahead=ahead
     )
 
 
@@ -31,8 +31,8 @@ def rows(*times: int, first: int = 0) -> pa.Table:
     return pa.table({"id": ids, "ts": pa.array(times, pa.int64()).cast(TIMESTAMP)})
 
 
-def push(stamper: Stamper, table: pa.Table, arrival_us: int = 0) -> list[SealedBucket]:
-    return stamper.push(stamper.judge(table), arrival_us)
+def push(stamper: Stamper, table: pa.Table) -> list[SealedBucket]:
+    return stamper.push(stamper.judge(table, WALL_US))
 
 
 def ids(sealed: list[SealedBucket]) -> dict[int, list[int]]:
@@ -70,9 +70,9 @@ def test_disorder_inside_one_push_is_not_late() -> None:
 def test_late_rows_move_to_the_oldest_open_bucket() -> None:
     stamper = Stamper(source(), WIDTH_US)
     push(stamper, rows(250))
-    judged = stamper.judge(rows(10, 260, first=1))
+    judged = stamper.judge(rows(10, 260, first=1), WALL_US)
     assert judged.late == 1
-    assert stamper.push(judged, 0) == []
+    assert stamper.push(judged) == []
     (sealed,) = push(stamper, rows(300))
     table = sealed.table
     assert sealed.number == 2
@@ -96,7 +96,7 @@ def test_a_push_with_a_late_row_is_refused_whole() -> None:
     with pytest.raises(
         us.RowError, match=r"source 's' refuses late rows, and 2 of the 3 .* row 1, \{'id': 6"
     ):
-        stamper.judge(rows(260, 10, 20, first=5))
+        stamper.judge(rows(260, 10, 20, first=5), WALL_US)
     assert ids(stamper.close()) == {2: [0]}
     assert stamper.late == 0
 
@@ -124,7 +124,7 @@ def test_before_the_first_row_a_source_says_what_will_not_come() -> None:
 
 @pytest.mark.parametrize("width_us", [1_000, 7_000, 100_000, 3_600_000_000])
 def test_the_end_comes_after_every_row_that_is_taken(width_us: int) -> None:
-    stamper = Stamper(source(), width_us)
+    stamper = Stamper(source(ahead=None), width_us)
     push(stamper, rows(END_US - 1))
     assert not stamper.closed
     last, end = stamper.close()
@@ -133,14 +133,34 @@ def test_the_end_comes_after_every_row_that_is_taken(width_us: int) -> None:
     assert (end_bucket(width_us) + 1) * width_us + 360 * 24 * 3_600_000_000 <= 253_402_300_799_999_999
 
 
-def test_a_silent_sources_time_goes_on_with_the_clock() -> None:
-    stamper = Stamper(source(idle="1000 us"), WIDTH_US)
-    push(stamper, rows(250), arrival_us=50_000)
-    assert stamper.idle_boundary(50_999, awake_us=0) == NOTHING
-    assert stamper.idle_boundary(51_000, awake_us=0) == 1
-    assert stamper.idle_boundary(51_050, awake_us=0) == 2
-    assert stamper.idle_boundary(51_550, awake_us=0) == 7
-    assert stamper.idle_boundary(51_550, awake_us=51_000) == NOTHING
+def test_a_row_far_in_the_future_seals_nothing() -> None:
+    stamper = Stamper(source(ahead="1 ms"), WIDTH_US)
+    push(stamper, rows(250))
+    with pytest.raises(us.RowError, match=r"'s', row 1, \{'id': 6.*more than 1 ms ahead"):
+        push(stamper, rows(300, WALL_US + 1_001, first=5))
+    assert (stamper.through, ids(stamper.close())) == (1, {2: [0]})
+
+
+def test_a_row_far_in_the_future_is_dropped_and_counted_where_late_ones_are() -> None:
+    stamper = Stamper(source(late="drop", ahead="1 ms"), WIDTH_US)
+    push(stamper, rows(250))
+    push(stamper, rows(10, 300, WALL_US + 1_001, first=5))
+    assert (stamper.late, stamper.through) == (2, 2)
+    assert ids(stamper.close()) == {3: [6]}
+
+
+@pytest.mark.parametrize("past_us", [0, 1_000])
+def test_a_source_may_run_ahead_of_the_wall_clock_by_its_own_newest_row(past_us: int) -> None:
+    stamper = Stamper(source(ahead="1 ms"), WIDTH_US)
+    for step in range(5):
+        push(stamper, rows(WALL_US + 1_000 * step + past_us))
+    assert stamper.newest_us == WALL_US + 4_000 + past_us
+
+
+def test_without_a_limit_any_row_is_taken() -> None:
+    stamper = Stamper(source(ahead=None), WIDTH_US)
+    push(stamper, rows(WALL_US * 1_000_000))
+    assert stamper.newest_us == WALL_US * 1_000_000
 
 
 def test_a_closed_source_takes_no_rows() -> None:

@@ -18,6 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,11 @@ from understudy.core.bucket import BucketId
 from understudy.core.errors import PeerError
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
+from understudy.flow.kinds import Push
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.ingest import Ingest
-from understudy.runtime.ingest.rows import to_table
+from understudy.runtime.ingest.rows import from_stream
+from understudy.runtime.ingest.silence import Deafness
 from understudy.runtime.ingest.sources import Reader, open_reader, run_reader
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted
@@ -43,6 +46,10 @@ WAIT_S = 0.1
 
 def now_us() -> int:
     return time.time_ns() // 1_000
+
+
+def monotonic_us() -> int:
+    return time.monotonic_ns() // 1_000
 
 
 class Intake:
@@ -62,13 +69,18 @@ class Intake:
         self._room = {name: threading.Event() for name in flow.sources}
         for room in self._room.values():
             room.set()
+        self._deafness = Deafness()
+        for name, source in flow.sources.items():
+            if not isinstance(source.kind, Push):
+                # Until its reader works, a source has no voice.
+                self._deafness.begin(name)
         self._stop = threading.Event()
         self._sealed = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def recover(self) -> list[SealedBucket]:
         """Buckets sealed and not trimmed, of each source in order, as they were before the crash."""
-        recovered = self._ingest.recover(now_us())
+        recovered = self._ingest.recover()
         log.info("recovered %d sealed buckets from the log", len(recovered))
         return recovered
 
@@ -95,10 +107,12 @@ class Intake:
         thread.start()
 
     def room(self, source: str, there_is: bool) -> None:
-        """Open or close the tap of one source."""
-        if there_is:
+        """Open or close the tap of one source. Called by one thread."""
+        if there_is and not self._room[source].is_set():
             self._room[source].set()
-        else:
+            self._deafness.end(source)
+        elif not there_is and self._room[source].is_set():
+            self._deafness.begin(source)
             self._room[source].clear()
 
     def trim(self, source: str, through: BucketId) -> None:
@@ -146,7 +160,9 @@ class Intake:
 
     def _read(self, source: str, reader: Reader) -> None:
         try:
-            run_reader(reader, lambda: self._may_push(source), now_us, self._stop)
+            self._deafness.end(source)
+            working = partial(self._deafness.during, source)
+            run_reader(reader, partial(self._may_push, source), now_us, self._stop, working)
         except BaseException as error:
             self._on_failure(error)
 
@@ -170,7 +186,7 @@ class Intake:
             while not self._stop.is_set():
                 self._sealed.wait(TICK_S)
                 self._sealed.clear()
-                self._ingest.tick(now_us())
+                self._ingest.tick(monotonic_us(), self._deafness.since_last_asked())
                 self._ingest.commit()
                 buckets = self._ingest.take()
                 if buckets:
@@ -219,11 +235,13 @@ class Intake:
             if source is None:
                 known = ", ".join(self._flow.sources)
                 raise UserError(f"There is no source {source_name!r} in this flow. It has: {known}.")  # noqa: TRY301
-            if not wait(source_name):
-                return None
-            with pa.ipc.open_stream(frame.bodies[0]) as stream:
-                table = to_table(source, stream.read_all())
-            accepted = self._ingest.push(source_name, table, client, sequence, now_us=now_us())
+            with self._deafness.during(source_name):
+                if not wait(source_name):
+                    return None
+                table, stream = from_stream(source, memoryview(frame.bodies[0] or b""))
+                accepted = self._ingest.push(
+                    source_name, table, client, sequence, now_us=now_us(), stream=stream
+                )
         except (UserError, pa.ArrowException) as problem:
             return Frame({"kind": "refused", **answered, "why": str(problem)})
         self._ingest.commit(accepted.position)

@@ -44,9 +44,9 @@ class RecordKind(IntEnum):
 class Record:
     kind: RecordKind
     head: dict[str, Any]
-    body: bytes = b""
+    body: bytes | memoryview = b""
 
-    def encoded(self) -> list[bytes]:
+    def encoded(self) -> list[bytes | memoryview]:
         """The record in pieces: bodies are large, and joining them would copy them."""
         head = json.dumps(self.head, ensure_ascii=False, separators=(",", ":")).encode()
         return [_RECORD.pack(self.kind, len(head), len(self.body)) + head, self.body]
@@ -61,7 +61,7 @@ class Read:
     torn_bytes: int
 
 
-def frame(pieces: Sequence[bytes]) -> list[bytes]:
+def frame(pieces: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """One frame around the pieces of encoded records, itself in pieces."""
     checksum = 0
     for piece in pieces:

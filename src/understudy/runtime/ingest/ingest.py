@@ -16,6 +16,7 @@ Any thread may call any method. `commit` waits for the disk and holds nobody els
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -31,9 +32,10 @@ from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.clients import LastPush
 from understudy.runtime.ingest.frames import Record, RecordKind
 from understudy.runtime.ingest.log import Log
+from understudy.runtime.ingest.rows import to_stream
+from understudy.runtime.ingest.silence import Silence
 from understudy.runtime.ingest.stamper import Stamper
 from understudy.runtime.ingest.state import IngestState
-from understudy.runtime.payload import encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +62,18 @@ class Ingest:
         # Trims whose records may not be on disk yet, and how far those go that are.
         self._trims: deque[tuple[int, str, BucketId]] = deque()
         self._trimmed_safely: dict[str, BucketId] = {}
-        self._awake_us: int | None = None
+        self._silences = {
+            name: Silence(self._state.stampers[name], source.idle_us)
+            for name, source in flow.sources.items()
+            if source.idle_us is not None
+        }
         self._recovered = False
         #: Rows of pushes that were new, since this object was made.
         self.rows_taken = 0
         self._log = Log(folder, sync=sync)
 
-    def recover(self, now_us: int | None = None) -> list[SealedBucket]:
-        """Read the log. Returns every bucket that was sealed and not trimmed, as it was before.
-
-        Silence of an idle source counts from `now_us` on (by default from the first tick): while nobody
-        listened, it was not silent.
-        """
+    def recover(self) -> list[SealedBucket]:
+        """Read the log. Returns every bucket that was sealed and not trimmed, as it was before."""
         require(not self._recovered, "an ingest was recovered twice")
         replayed: list[SealedBucket] = []
 
@@ -93,26 +95,36 @@ class Ingest:
             self._log.roll(self._state.record())
         self._roll_at_bytes = max(self._segment_bytes_min, self._log.segment_bytes)
         self._trimmed_safely = dict(self._state.trimmed)
-        self._awake_us = now_us
         self._recovered = True
         return [bucket for bucket in replayed if bucket.number > self._state.trimmed[bucket.source]]
 
     def push(
-        self, source: str, table: pa.Table, client: str, sequence: int, note: Any = None, *, now_us: int
+        self,
+        source: str,
+        table: pa.Table,
+        client: str,
+        sequence: int,
+        note: Any = None,
+        *,
+        now_us: int,
+        stream: bytes | memoryview | None = None,
     ) -> Accepted:
         """Take in rows of the source's schema (see `rows.to_table`), or refuse them whole with a RowError.
 
-        `note` is any JSON value; `last` gives it back, also after a crash.
+        `now_us` is the wall clock's time. `note` is any JSON value; `last` gives it back, also after a crash.
+        `stream` is the table as an Arrow IPC stream, if there is one already: the log keeps its bytes.
         """
         with self._lock:
             stamper = self._stamper(source)
+            if source in self._silences:
+                self._silences[source].heard()
             if self._state.clients.is_repeat(source, client, sequence):
                 return Accepted(duplicate=True, late=0, position=self._log.appended)
             if stamper.closed:
                 raise RowError(f"source {source!r} was closed: it takes no more rows in this run.")
             expected = self._flow.sources[source].arrow_schema
             require(table.schema.equals(expected), f"rows for {source!r} were pushed without conversion")
-            judged = stamper.judge(table)
+            judged = stamper.judge(table, now_us)
             head = {
                 "source": source,
                 "client": client,
@@ -120,21 +132,28 @@ class Ingest:
                 "note": note,
                 "arrival_us": now_us,
             }
-            position = self._log.append(Record(RecordKind.PUSH, head, encode({source: table})))
+            body = to_stream(table) if stream is None else stream
+            position = self._log.append(Record(RecordKind.PUSH, head, body))
             self._queue(position, self._state.take_in(head, judged))
             self.rows_taken += table.num_rows
             return Accepted(duplicate=False, late=judged.late, position=position)
 
-    def tick(self, now_us: int) -> None:
-        """The wall clock has moved: sources that are silent for longer than their idle time go on."""
+    def tick(self, now_us: int, deaf: Collection[str] = ()) -> None:
+        """The monotonic clock shows `now_us`: sources that are silent for their idle time go on.
+
+        `deaf` names the sources of which rows may have come unheard since the last tick. Call it often: a gap
+        between two ticks counts as if the process had been stopped.
+        """
         with self._lock:
-            if self._awake_us is None:
-                self._awake_us = now_us
-            boundaries = {
-                name: boundary
-                for name, stamper in self._state.stampers.items()
-                if (boundary := self._idle_boundary(name, now_us, self._awake_us)) > stamper.through
-            }
+            require(self._recovered, "an ingest was used before it was recovered")
+            boundaries: dict[str, BucketId] = {}
+            for name, silence in self._silences.items():
+                silence.tick(now_us, deaf=name in deaf)
+                stamper = self._state.stampers[name]
+                if silence.long_enough and not stamper.closed:
+                    boundary = self._others(name) if stamper.newest_us is None else silence.boundary
+                    if boundary > stamper.through:
+                        boundaries[name] = boundary
             if boundaries:
                 self._seal(boundaries)
 
@@ -224,15 +243,8 @@ class Ingest:
             raise FlowError(f"flow {self._flow.name!r} has no source {source!r}. It has {known}.")
         return stamper
 
-    def _idle_boundary(self, name: str, now_us: int, awake_us: int) -> BucketId:
-        source, stamper = self._flow.sources[name], self._state.stampers[name]
-        if source.idle_us is None or stamper.closed:
-            return NOTHING
-        if stamper.newest_us is not None:
-            return stamper.idle_boundary(now_us, awake_us)
-        # A source that never had a row has no time of its own to go on from: it follows the others.
-        if now_us - awake_us < source.idle_us:
-            return NOTHING
+    def _others(self, name: str) -> BucketId:
+        """How far the others are: a source that never had a row has no time of its own to go on from."""
         others = [
             other.through
             for key, other in self._state.stampers.items()

@@ -36,7 +36,7 @@ class Log:
         self._sync = sync
         self._queue_lock = Lock()
         self._commit_lock = Lock()
-        self._queue: list[bytes] = []
+        self._queue: list[bytes | memoryview] = []
         self._appended = 0
         self._durable = 0
         self._file = -1
@@ -184,7 +184,7 @@ class Log:
                 f"The log {self._folder} is closed or has failed before. Restart to read what it holds."
             )
 
-    def _write(self, file: int, pieces: list[bytes]) -> None:
+    def _write(self, file: int, pieces: list[bytes | memoryview]) -> None:
         try:
             for start in range(0, len(pieces), _PIECES_MAX):
                 self._write_pieces(file, [memoryview(each) for each in pieces[start : start + _PIECES_MAX]])

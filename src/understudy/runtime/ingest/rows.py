@@ -3,7 +3,8 @@
 A push is taken whole or refused whole. Conversions that keep the value are allowed (a narrower integer that
 fits, an ISO time as text, an integer as microseconds since 1970); those that would change it are refused, and
 the RowError names field, row and value. A field that is left out is null; a field that the source does not
-have is refused, which also catches misspelled names.
+have is refused, which also catches misspelled names. A table that has the source's schema already is checked
+for nulls and times, and nothing of it is converted or copied.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from understudy.runtime.ingest.buckets import END_US
 
 # The year 1: Spark and Python can both hold it.
 _TIME_MIN_US = -62_135_596_800_000_000
+#: Bytes of an Arrow IPC stream.
+Encoded = bytes | memoryview
 _PROBLEMS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -30,15 +33,48 @@ def to_table(source: Source, rows: object) -> pa.Table:
 
     Accepts a list of dicts, a dict of columns, a pandas frame, an Arrow table or record batch.
     """
-    columns, count = _columns(source, rows)
     schema = source.arrow_schema
+    if isinstance(rows, pa.Table) and rows.schema.equals(schema):
+        # Equal but for metadata, which rows of one source must not differ in.
+        return _checked(source, pa.Table.from_arrays(rows.columns, schema=schema))
+    columns, count = _columns(source, rows)
     for name in columns:
         if name not in schema.names:
             raise RowError(f"source {source.name!r} has no field {name!r}. It has {', '.join(schema.names)}.")
     arrays = [_array(source, field, columns[field.name], count) for field in schema if field.name in columns]
     present = iter(arrays)
     filled = [next(present) if field.name in columns else pa.nulls(count, field.type) for field in schema]
-    table = pa.Table.from_arrays(filled, schema=schema)
+    return _checked(source, pa.Table.from_arrays(filled, schema=schema))
+
+
+def from_stream(source: Source, body: Encoded) -> tuple[pa.Table, Encoded]:
+    """The rows of an Arrow IPC stream from outside, and a stream of the source's schema that holds them.
+
+    That is `body` itself where its schema fits. Bytes that are no such stream raise an ArrowException.
+    """
+    with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
+        given = stream.read_all()
+    # Offsets that point outside their buffer would end the process, not raise.
+    given.validate(full=True)
+    table = to_table(source, given)
+    return table, body if given.schema.equals(source.arrow_schema) else to_stream(table)
+
+
+def to_stream(table: pa.Table) -> memoryview:
+    """The table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return memoryview(sink.getvalue())
+
+
+def read_stream(source: Source, body: Encoded) -> pa.Table:
+    """The rows of a stream that `from_stream` or `to_stream` gave."""
+    with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
+        return pa.Table.from_arrays(stream.read_all().columns, schema=source.arrow_schema)
+
+
+def _checked(source: Source, table: pa.Table) -> pa.Table:
     _check_nulls(source, table)
     _check_times(source, table)
     return table

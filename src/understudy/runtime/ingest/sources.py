@@ -10,6 +10,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
@@ -53,14 +54,20 @@ def open_reader(ingest: Ingest, source: Source) -> Reader | None:
 
 
 def run_reader(
-    reader: Reader, may_push: Callable[[], bool], clock_us: Callable[[], int], stop: Event
+    reader: Reader,
+    may_push: Callable[[], bool],
+    clock_us: Callable[[], int],
+    stop: Event,
+    working: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Step until the source ends, `stop` is set, or `may_push` says no.
 
     `may_push` blocks while ingress has enough (back pressure) and returns False when it will never need more.
+    Each step is made within `working`.
     """
     while not stop.is_set() and may_push():
-        due_us = reader.step(clock_us())
+        with working():
+            due_us = reader.step(clock_us())
         if due_us is None:
             return
         stop.wait(max(0, due_us - clock_us()) / 1e6)

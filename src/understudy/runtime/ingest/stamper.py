@@ -5,14 +5,15 @@ give equal buckets. That is what lets the log hold only what arrived.
 
 Bucket k is sealed by the first of these:
 - a row arrives whose time is at or past the end of k plus the source's lateness;
-- an explicit boundary (`seal_through`), such as the one `idle_boundary` proposes while nothing arrives;
+- an explicit boundary (`seal_through`), such as the one that silence justifies;
 - the source is closed: then everything is sealed through `end_bucket`.
 
 What is sealed comes out in rising numbers. Where the last of them has no rows, a bucket without a table
 carries the boundary, so that nothing downstream waits for rows that do not exist.
 
 A row that belongs to a sealed bucket is late. Rows are judged against what was sealed before their push, so
-disorder inside one push is never late.
+disorder inside one push is never late. A row far in the future would seal everything before it, so there is a
+bound to how far ahead of the source's newest row and of the wall clock it may lie.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
+from understudy.flow.durations import duration_text
 from understudy.flow.errors import RowError
 from understudy.flow.model import Source
 from understudy.flow.schema import TIMESTAMP
@@ -53,7 +55,6 @@ class Stamper:
         self.through: BucketId = NOTHING
         self.last_rows: BucketId = NOTHING
         self.newest_us: int | None = None
-        self.arrival_us: int | None = None
         self.late = 0
 
     @property
@@ -70,14 +71,20 @@ class Stamper:
         """Take in rows of open buckets without sealing anything: how `open_rows` come back from the log."""
         self._add(table, times_us(table, self._source.time))
 
-    def judge(self, table: pa.Table) -> Judged:
-        """What would become of these rows. Changes nothing; a RowError refuses them all."""
+    def judge(self, table: pa.Table, wall_us: int) -> Judged:
+        """What would become of these rows, arriving at `wall_us` by the wall clock.
+
+        Changes nothing; a RowError refuses them all.
+        """
         source = self._source
         require(not self.closed, f"rows for the closed source {source.name!r}")
         times = times_us(table, source.time)
+        if not len(times):
+            return Judged(table, times, 0)
+        table, times, left_out = self._without_future(table, times, wall_us)
         oldest_open_us = (self.through + 1) * self._width_us if self.through != NOTHING else None
         if oldest_open_us is None or not len(times) or int(times.min()) >= oldest_open_us:
-            return Judged(table, times, 0)
+            return Judged(table, times, left_out)
         late = times < oldest_open_us
         count = int(np.count_nonzero(late))
         if source.late == "refuse":
@@ -89,14 +96,31 @@ class Stamper:
             )
         if source.late == "drop":
             kept = ~late
-            return Judged(table.filter(pa.array(kept)), times[kept], count)
+            return Judged(table.filter(pa.array(kept)), times[kept], left_out + count)
         times = np.where(late, oldest_open_us, times)
         at = table.schema.get_field_index(source.time)
         return Judged(
             table.set_column(at, table.schema.field(at), pa.array(times).cast(TIMESTAMP)), times, count
         )
 
-    def push(self, judged: Judged, arrival_us: int) -> list[SealedBucket]:
+    def _without_future(self, table: pa.Table, times: Times, wall_us: int) -> tuple[pa.Table, Times, int]:
+        """The rows that are not too far ahead, and how many were left out."""
+        source = self._source
+        known_us = wall_us if self.newest_us is None else max(wall_us, self.newest_us)
+        newest = int(times.argmax())
+        if source.ahead_us is None or int(times[newest]) <= known_us + source.ahead_us:
+            return table, times, 0
+        kept = times <= known_us + source.ahead_us
+        if source.late == "drop":
+            return table.filter(pa.array(kept)), times[kept], int(np.count_nonzero(~kept))
+        raise RowError(
+            f"source {source.name!r}, row {newest}, {table.slice(newest, 1).to_pylist()[0]}, lies more than "
+            f"{duration_text(source.ahead_us)} ahead of the source's newest row and of the gateway's clock, "
+            f"{pa.scalar(wall_us, TIMESTAMP)}. Nothing of this push was taken. Correct the clock that is "
+            "wrong, or allow more with the source's option `ahead`."
+        )
+
+    def push(self, judged: Judged) -> list[SealedBucket]:
         """Take the rows in. Returns the buckets that they sealed."""
         self.late += judged.late
         if not len(judged.times):
@@ -104,8 +128,7 @@ class Stamper:
         self._add(judged.table, judged.times)
         newest_us = int(judged.times.max())
         self.newest_us = newest_us if self.newest_us is None else max(self.newest_us, newest_us)
-        self.arrival_us = arrival_us if self.arrival_us is None else max(self.arrival_us, arrival_us)
-        return self.seal_through(self._sealed_by(self.newest_us))
+        return self.seal_through(self.sealed_by(self.newest_us))
 
     def seal_through(self, number: BucketId) -> list[SealedBucket]:
         """Seal every bucket up to `number`. Nothing is ever sealed twice."""
@@ -125,19 +148,15 @@ class Stamper:
         """The source has ended: seal everything."""
         return self.seal_through(self._end)
 
-    def idle_boundary(self, now_us: int, awake_us: int) -> BucketId:
-        """The boundary that silence justifies at `now_us`; it may be one already passed.
+    @property
+    def reached_us(self) -> int | None:
+        """The event time that rows or a boundary have reached; None before the first row."""
+        if self.newest_us is None:
+            return None
+        return max(self.newest_us, (self.through + 1) * self._width_us + self._source.lateness_us)
 
-        Once nothing has arrived for `idle_us`, event time goes on from the newest row at the speed of the
-        wall clock, `idle_us` behind it, so that a source that resumes within that slack is not late. Silence
-        counts only from `awake_us`: while nobody could listen, a source was not silent.
-        """
-        if self._source.idle_us is None or self.newest_us is None or self.arrival_us is None:
-            return NOTHING
-        silent_us = now_us - max(self.arrival_us, awake_us) - self._source.idle_us
-        return self._sealed_by(self.newest_us + silent_us) if silent_us >= 0 else NOTHING
-
-    def _sealed_by(self, time_us: int) -> BucketId:
+    def sealed_by(self, time_us: int) -> BucketId:
+        """The last bucket that is sealed once event time has reached `time_us`."""
         # Only closing a source seals its end.
         return min((time_us - self._source.lateness_us) // self._width_us, self._end) - 1
 

@@ -14,14 +14,18 @@ from typing import Any
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
-from understudy.flow.errors import FlowError
+from understudy.flow.errors import EnvironmentFailed, FlowError
 from understudy.flow.flow import Flow
 from understudy.flow.model import Source
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.clients import Clients
 from understudy.runtime.ingest.frames import Record, RecordKind
+from understudy.runtime.ingest.rows import read_stream
 from understudy.runtime.ingest.stamper import Judged, Stamper
 from understudy.runtime.payload import decode, encode
+
+#: What the records of a log look like; a log of another format cannot be read.
+_FORMAT = 2
 
 
 class IngestState:
@@ -43,8 +47,9 @@ class IngestState:
         head = record.head
         match record.kind:
             case RecordKind.PUSH:
-                table = decode(record.body)[head["source"]]
-                return self.take_in(head, self.stampers[head["source"]].judge(table))
+                table = read_stream(self._flow.sources[head["source"]], record.body)
+                judged = self.stampers[head["source"]].judge(table, head["arrival_us"])
+                return self.take_in(head, judged)
             case RecordKind.SEAL:
                 return self._seal(head["through"])
             case RecordKind.TRIM:
@@ -58,7 +63,7 @@ class IngestState:
         """Change by a PUSH record whose rows were judged already."""
         source = head["source"]
         self.clients.record(source, head["client"], head["sequence"], head["note"])
-        return self.stampers[source].push(judged, head["arrival_us"])
+        return self.stampers[source].push(judged)
 
     def _seal(self, through: dict[str, BucketId]) -> list[SealedBucket]:
         return [
@@ -72,13 +77,13 @@ class IngestState:
 
     def head(self) -> dict[str, Any]:
         return {
+            "format": _FORMAT,
             "flow": _identity(self._flow),
             "sources": {
                 name: {
                     "through": stamper.through,
                     "last_rows": stamper.last_rows,
                     "newest_us": stamper.newest_us,
-                    "arrival_us": stamper.arrival_us,
                     "late": stamper.late,
                     "trimmed": self.trimmed[name],
                 }
@@ -88,14 +93,19 @@ class IngestState:
         }
 
     def _restore(self, record: Record) -> None:
+        if record.head.get("format") != _FORMAT:
+            raise EnvironmentFailed(
+                "The run's log was written by another version of Understudy, which has another format. "
+                "Finish the run with that version, or start a new run in a new folder."
+            )
         _require_same_flow(self._flow, record.head["flow"])
         tables = decode(record.body)
         require(set(record.head["sources"]) == set(self.stampers), "a state lacks a source of its flow")
         for name, stamper in self.stampers.items():
             facts = record.head["sources"][name]
             stamper.through, stamper.last_rows = facts["through"], facts["last_rows"]
-            stamper.newest_us, stamper.arrival_us = facts["newest_us"], facts["arrival_us"]
-            stamper.late, self.trimmed[name] = facts["late"], facts["trimmed"]
+            stamper.newest_us, stamper.late = facts["newest_us"], facts["late"]
+            self.trimmed[name] = facts["trimmed"]
             stamper.hold(tables[name])
         self.clients.restore(record.head["clients"])
 
@@ -109,7 +119,7 @@ def _identity(flow: Flow) -> dict[str, Any]:
 
 
 def _source_identity(source: Source) -> list[Any]:
-    return [str(source.arrow_schema), source.time, source.late, source.lateness_us]
+    return [str(source.arrow_schema), source.time, source.late, source.lateness_us, source.ahead_us]
 
 
 def _require_same_flow(flow: Flow, logged: dict[str, Any]) -> None:
