@@ -8,7 +8,7 @@ Here are the walk and the operators that keep nothing; those that keep state are
 - A projection computes times from times. A column computed by adding an interval lags that much less; the
   greatest of several lags as the best of them, the least as the worst.
 - A union's column lags as the worst of those that it is made of.
-- A name that SQL's WITH has given stands for what it names.
+- A name that SQL's WITH has given stands for what it names, under other column numbers.
 - Whatever else makes new columns makes columns that are not followed.
 """
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from understudy.engine.event_time import HIDDEN_TIME, Stream, Time, Window, merged, time_of
 from understudy.engine.extent import aggregate, deduplicate, deduplicate_within_watermark, join, user_code
-from understudy.engine.plan import Node, ids_of
+from understudy.engine.plan import Node, ids_of, inlined
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Facts:
 
 def facts_of(plan: Node, time: Iterable[str]) -> Facts:
     """The facts of an analysed plan whose output column `time` (a path) decides the bucket of a row."""
-    stream = _follow(plan, {})
+    stream = _follow(inlined(plan))
     lag_us = _lag_of_output(plan, stream, list(time))
     return Facts(
         lag_us,
@@ -73,18 +73,11 @@ def _output_names(plan: Node) -> dict[int, str]:
     return {e.id: e.name for node in plan.walk() for e in node.expressions() if e.id is not None}
 
 
-def _follow(node: Node, named: dict[int, Stream]) -> Stream:
-    """The stream that comes out of a plan. `named` are those that a WITH has given a name so far."""
-    children = [_follow(child, named) for child in node.children]
-    if node.kind == "CTERelationRef":
-        return _meant(named[node.fields["cteId"]], ids_of(node.tree("output")))
+def _follow(node: Node) -> Stream:
+    """The stream that comes out of a plan."""
+    children = [_follow(child) for child in node.children]
     if not children:
         return Stream(node.kind.startswith("Streaming"), ids_of(node.tree("output")))
-    if node.kind == "CTERelationDef":
-        named[node.fields["id"]] = children[0]
-        return children[0]
-    if node.kind == "WithCTE":
-        return children[-1]
     handler = _HANDLERS.get(node.kind)
     if handler is not None:
         return handler(node, children)
@@ -97,8 +90,10 @@ def _follow(node: Node, named: dict[int, Stream]) -> Stream:
     return user_code(node, child)
 
 
-def _meant(stream: Stream, output: tuple[int, ...]) -> Stream:
+def _named(node: Node, children: list[Stream]) -> Stream:
     """A stream under the new numbers that its columns have where its name is used."""
+    (stream,) = children
+    output = ids_of(node.tree("output"))
     if len(stream.output) != len(output):
         # An operator below did not tell its columns, so none is followed further.
         return replace(stream, output=output, times={}, mixed=True, fresh=())
@@ -168,6 +163,7 @@ def _union(node: Node, children: list[Stream]) -> Stream:
 
 
 _HANDLERS: dict[str, Callable[[Node, list[Stream]], Stream]] = {
+    "CTERelationRef": _named,
     "EventTimeWatermark": _watermark,
     "Project": _project,
     "Expand": _expand,

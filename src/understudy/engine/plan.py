@@ -2,15 +2,14 @@
 
 Spark can write a plan as JSON: each tree is a flat list in preorder, and expressions hang in the fields of
 plan nodes in the same form. One call brings the whole plan over, and what is learnt from it is then
-ordinary Python that needs no JVM (see `facts` and
-`determinism`).
+ordinary Python that needs no JVM (see `facts` and `determinism`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -62,6 +61,28 @@ class Node:
 def ids_of(nodes: Iterable[Node]) -> tuple[int, ...]:
     """The expression ids of those that have one, in order."""
     return tuple(node.id for node in nodes if node.id is not None)
+
+
+def inlined(plan: Node) -> Node:
+    """The plan with every use of a name that SQL's WITH has given above a copy of what it names.
+
+    A use is a "CTERelationRef" with that one child. Its own columns, in its "output", are those of the child
+    by position, under new numbers. Definitions are gone, and so are those that nothing uses.
+    """
+    return _inlined(plan, {})
+
+
+def _inlined(node: Node, named: dict[int, Node]) -> Node:
+    children = tuple(_inlined(child, named) for child in node.children)
+    match node.kind:
+        case "CTERelationDef":
+            named[node.fields["id"]] = children[0]
+            return children[0]
+        case "WithCTE":
+            return children[-1]
+        case "CTERelationRef":
+            children = (named[node.fields["cteId"]],)
+    return replace(node, children=children)
 
 
 def parse_plan(text: str) -> Node:

@@ -31,13 +31,12 @@ from dataclasses import dataclass, field
 from understudy.engine.event_time import conjuncts
 from understudy.engine.extent import join_kind
 from understudy.engine.grouping import SENSITIVE_OPERATORS, function_name
-from understudy.engine.plan import Node, ids_of
+from understudy.engine.plan import Node, ids_of, inlined
 from understudy.flow.errors import FlowError
 
 #: Operators that hand on their rows, or some of them, one by one and as they are.
 _ROW_BY_ROW = {
     "CollectMetrics",
-    "CTERelationDef",
     "EventTimeWatermark",
     "Filter",
     "RebalancePartitions",
@@ -88,7 +87,7 @@ class _Rows:
 
 def require_splittable(fragment: str, plan: Node, partition_by: Sequence[str], count: int) -> None:
     """Raise a FlowError if `count` partitions by these columns would not give what one gives."""
-    _Check(fragment, tuple(partition_by), count).follow(plan)
+    _Check(fragment, tuple(partition_by), count).follow(inlined(plan))
 
 
 class _Check:
@@ -97,14 +96,11 @@ class _Check:
     def __init__(self, fragment: str, partition_by: tuple[str, ...], count: int) -> None:
         self._partition_by = partition_by
         self._split = f"fragment {fragment!r} is split into {count} partitions by {', '.join(partition_by)}"
-        self._named: dict[int, _Rows] = {}
 
     def follow(self, node: Node) -> _Rows:
         children = [self.follow(child) for child in node.children]
         if not children:
-            return self._leaf(node)
-        if node.kind == "CTERelationDef":
-            self._named[node.fields["id"]] = children[0]
+            return _leaf(node)
         if not any(child.streaming for child in children):
             return _not_streaming(node, children)
         if node.kind in _KEYS:
@@ -126,25 +122,11 @@ class _Check:
                 return rows
             case "FlatMapCoGroupsInPandas" | "FlatMapCoGroupsInArrow":
                 return self._cogroup(node, children[0], children[1])
-            case "WithCTE":
-                return children[-1]
+            case "CTERelationRef":
+                return _named(node, children[0])
             case kind if kind in _ROW_BY_ROW:
                 return children[0]
         raise self._keyless(_name(node))
-
-    def _leaf(self, node: Node) -> _Rows:
-        columns = node.tree("output")
-        output = ids_of(columns) if columns else None
-        if node.kind == "CTERelationRef":
-            meant = self._named.get(node.fields["cteId"])
-            if meant is None or meant.output is None or output is None or len(meant.output) != len(output):
-                return _Rows(node.fields.get("isStreaming") is not False, output)
-            again = zip(output, meant.output, strict=True)
-            carried = {new: meant.carried[old] for new, old in again if old in meant.carried}
-            return _Rows(meant.streaming, output, carried)
-        streaming = node.kind.startswith("Streaming") or node.fields.get("isStreaming") is True
-        carried = {c.id: c.name for c in columns if c.id is not None} if streaming else {}
-        return _Rows(streaming, output, carried)
 
     def _keyed(self, node: Node, child: _Rows) -> _Rows:
         keys = node.tree(_KEYS[node.kind])
@@ -226,6 +208,24 @@ class _Check:
             f"{self._split}, but its {name} has no keys: its result depends on all the rows that it sees, "
             f"and every partition sees others. {remedy}"
         )
+
+
+def _leaf(node: Node) -> _Rows:
+    columns = node.tree("output")
+    streaming = node.kind.startswith("Streaming") or node.fields.get("isStreaming") is True
+    carried = {c.id: c.name for c in columns if c.id is not None} if streaming else {}
+    return _Rows(streaming, ids_of(columns) if columns else None, carried)
+
+
+def _named(node: Node, rows: _Rows) -> _Rows:
+    """Rows under the new ids that their columns have where their name is used."""
+    output = ids_of(node.tree("output"))
+    if rows.output is None or len(rows.output) != len(output):
+        return _Rows(rows.streaming, output or None)
+    again = zip(output, rows.output, strict=True)
+    return _Rows(
+        rows.streaming, output, {new: rows.carried[old] for new, old in again if old in rows.carried}
+    )
 
 
 def _not_streaming(node: Node, children: list[_Rows]) -> _Rows:
