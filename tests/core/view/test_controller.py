@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from view_histories import any_event
 
 from understudy.core.errors import BrokenInvariant
-from understudy.core.shape.layout import chained
+from understudy.core.shape.layout import LayoutError, chained
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import chain_of
 from understudy.core.timers import SetTimer, TimerFired
@@ -79,6 +79,16 @@ def test_a_layout_of_ones_own_is_followed() -> None:
     made = Controller(SHAPE, 2, 4, layout=layout)
     join(made, *"abcd")
     assert {copy: seat.node for copy, seat in now(made).seats.items()} == layout
+
+
+def test_a_layout_that_does_not_fit_is_named_and_the_member_is_not_counted() -> None:
+    made = Controller(chain_of(f=1), 2, 2, layout={Copy(F, 0): "a", Copy(F, 1): "x"})
+    join(made, "a")
+    for _ in range(2):
+        with pytest.raises(LayoutError, match="f/0:1 is assigned to 'x', which is not a member"):
+            made.handle(MemberJoined("b", 2))
+        assert made.members == {"a": 0}
+        assert made.view is None
 
 
 # --- deaths ----------------------------------------------------------------------------------------------
