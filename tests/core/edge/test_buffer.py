@@ -164,12 +164,40 @@ def test_an_adopted_buffer_goes_on_where_the_other_one_stood() -> None:
     buffer.check([0, 1])
 
 
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"produced_through": 5}, "buckets never produced"),
+        ({"floors": {7: 1}}, "a floor is of no destination here"),
+    ],
+)
+def test_a_state_that_contradicts_itself_is_not_adopted_and_leaves_no_trace(
+    facts: dict[str, object], why: str
+) -> None:
+    buffer = Buffer([0, 1])
+    before = state_of(buffer)
+    whole: dict[str, object] = {"produced_through": 8, "gone_through": 3, "floors": {0: 3}}
+    with pytest.raises(BrokenInvariant, match=why):
+        buffer.adopt(run(4, 6), **{**whole, **facts})  # type: ignore[arg-type]
+    assert state_of(buffer) == before
+
+
 def test_a_used_buffer_adopts_nothing() -> None:
     buffer = Buffer([0])
     buffer.put(run(1), [0])
     with pytest.raises(BrokenInvariant, match="a used buffer"):
         buffer.adopt((), produced_through=8, gone_through=3, floors={})
     assert numbers(buffer) == [1]
+
+
+@pytest.mark.parametrize("wrong", [(3,), (4, 4), (5, 6, 2)])
+def test_a_run_that_does_not_rise_is_refused_whole(wrong: tuple[int, ...]) -> None:
+    buffer = Buffer([0])
+    buffer.put(run(1, 3), [0])
+    before = state_of(buffer)
+    with pytest.raises(BrokenInvariant, match="numbers must rise"):
+        buffer.put(run(*wrong), [0])
+    assert state_of(buffer) == before
 
 
 class Rows:

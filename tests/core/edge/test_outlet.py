@@ -229,4 +229,29 @@ def test_an_outlet_that_was_used_takes_over_no_state() -> None:
         outlet.install(OutletState((), 4, 4, ((0, 4), (1, 4))))
 
 
+@pytest.mark.parametrize(
+    ("kept", "produced", "gone"),
+    [(run(3, 2), 5, 1), (run(3, 3), 5, 1), (run(2, 6), 5, 1), (run(1, 2), 5, 1), ((), 3, 4)],
+)
+def test_a_state_that_contradicts_itself_cannot_be_built(
+    kept: tuple[object, ...], produced: int, gone: int
+) -> None:
+    with pytest.raises(BrokenInvariant):
+        OutletState(kept, produced, gone, ())  # type: ignore[arg-type]
+
+
 # --- who may attach --------------------------------------------------------------------------------------
+
+
+def test_a_copy_that_needs_what_is_gone_may_not_attach() -> None:
+    outlet = outlet_with(1, 2, 3)
+    for replica in range(2):
+        outlet.handle(From(replica, Ack(2)))
+    with pytest.raises(PeerError, match="replica 1 needs what follows 1, and 2 is gone"):
+        outlet.expect(1, 1)
+    outlet.expect(1, 2)
+    outlet.handle(Fail(1))
+    with pytest.raises(PeerError, match="replica 1 is dead and attached"):
+        outlet.expect(1, 2)
+    with pytest.raises(PeerError, match="replica 7 is no copy of this consumer"):
+        outlet.expect(7, 2)
