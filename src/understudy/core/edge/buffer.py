@@ -16,9 +16,10 @@ was acknowledged.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.edge.messages import require_rising
 from understudy.core.errors import require
 
 #: Removed entries at the front of the lists are cut off once there are so many, and more than are kept.
@@ -56,13 +57,10 @@ class Buffer:
 
     # --- changing ----------------------------------------------------------------------------------------
 
-    def put(self, buckets: Iterable[Bucket], required: Collection[int]) -> None:
+    def put(self, buckets: Sequence[Bucket], required: Collection[int]) -> None:
         """Insert produced buckets; drop at once what every required destination has acknowledged already."""
+        require_rising(buckets, self.produced_through)
         for bucket in buckets:
-            require(
-                bucket.number > self.produced_through,
-                f"bucket {bucket.number} was produced after {self.produced_through}: numbers must rise",
-            )
             self.produced_through = bucket.number
             self._numbers.append(bucket.number)
             self._buckets.append(bucket)
@@ -112,7 +110,7 @@ class Buffer:
 
     def adopt(
         self,
-        kept: Iterable[Bucket],
+        kept: Sequence[Bucket],
         *,
         produced_through: BucketId,
         gone_through: BucketId,
@@ -121,9 +119,10 @@ class Buffer:
         """Take over the contents of a replica's buffer. Only for a buffer never used."""
         require(self.produced_through == NOTHING, "a used buffer cannot adopt another one")
         require(floors.keys() <= self.floor.keys(), "a floor is of no destination here")
-        self.floor.update(floors)
+        last = kept[-1].number if kept else gone_through
+        require(last <= produced_through, "an adopted buffer holds buckets never produced")
         self.put(kept, ())
-        require(self.produced_through <= produced_through, "an adopted buffer holds buckets never produced")
+        self.floor.update(floors)
         self.produced_through = produced_through
         self.gone_through = gone_through
 

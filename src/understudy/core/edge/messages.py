@@ -6,10 +6,11 @@ controller's `Fail`, `Avail` and `Activated` are in `core.view.changes`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
-from understudy.core.errors import require
+from understudy.core.errors import BrokenInvariant
 
 # --- messages --------------------------------------------------------------------------------------------
 
@@ -116,8 +117,9 @@ class Take:
     buckets: tuple[Bucket, ...]
 
 
-def require_rising(buckets: tuple[Bucket, ...], after: BucketId, what: str) -> None:
+def require_rising(buckets: Sequence[Bucket], after: BucketId) -> None:
     """Raise `BrokenInvariant` unless the numbers rise, beginning after a number."""
     for bucket in buckets:
-        require(bucket.number > after, f"{what}: bucket {bucket.number} comes after {after}")
+        if bucket.number <= after:
+            raise BrokenInvariant(f"bucket {bucket.number} comes after {after}: numbers must rise")
         after = bucket.number

@@ -45,6 +45,7 @@ from understudy.core.edge.messages import (
     Put,
     Reverse,
     Send,
+    require_rising,
 )
 from understudy.core.errors import PeerError, require
 from understudy.core.view.changes import Activated, Avail, Fail
@@ -59,6 +60,11 @@ class OutletState:
     produced_through: BucketId
     gone_through: BucketId
     floors: tuple[tuple[int, BucketId], ...]
+
+    def __post_init__(self) -> None:
+        require_rising(self.kept, self.gone_through)
+        last = self.kept[-1].number if self.kept else self.gone_through
+        require(last <= self.produced_through, f"{last} is said to be produced after {self.produced_through}")
 
 
 class Outlet:
@@ -161,6 +167,8 @@ class Outlet:
         self.sending.discard(replica)
 
     def _expect_live(self, replica: int, what: str) -> None:
+        if replica not in self.status:
+            raise PeerError(f"replica {replica} is no copy of this consumer, and {what}")
         if self.status[replica] is Status.DEAD:
             raise PeerError(f"replica {replica} is dead and {what}")
 

@@ -104,7 +104,7 @@ class Controller(Machine[ControllerEvent, Decision]):
     @property
     def members_in_order(self) -> list[str]:
         """The members in joining order."""
-        return sorted(self.members, key=lambda node: (self.members[node], node))
+        return _in_order(self.members)
 
     def _handle(self, event: ControllerEvent) -> list[Decision]:
         done = list(self._decide(event))
@@ -118,9 +118,11 @@ class Controller(Machine[ControllerEvent, Decision]):
         match event:
             case MemberJoined(node, order):
                 # A session that was lost and made anew is no reason to queue up again.
-                self.members.setdefault(node, order)
+                members = {node: order, **self.members}
+                first = self._first_seats(_in_order(members))
+                self.members = members
                 self._missed.discard(node)
-                return self._first_view()
+                return [] if first is None else [self._publish(first)]
             case MemberLeft(node):
                 self.members.pop(node, None)
                 return self._left(node)
@@ -146,20 +148,20 @@ class Controller(Machine[ControllerEvent, Decision]):
         require(False, f"the controller set no timer for {event}")
         return []
 
-    def _first_view(self) -> list[Decision]:
-        if self.view is not None or len(self.members) < self.nodes_wanted:
-            return []
-        nodes = self.members_in_order[: self.nodes_wanted]
+    def _first_seats(self, members: Sequence[str]) -> dict[Partition, Seats] | None:
+        """The first seats, once enough nodes are members. Raises `LayoutError` if the layout does not fit."""
+        if self.view is not None or len(members) < self.nodes_wanted:
+            return None
+        nodes = members[: self.nodes_wanted]
         arrange = mirrored if self.isolated else chained
         layout = arrange(self.topology, nodes, self.replicas) if self.layout is None else self.layout
         check_layout(layout, self.topology, nodes, self.replicas)
-        seats = {
+        return {
             partition: Seats(
                 1, tuple(Seat(layout[Copy(partition, r)], 1, Status.ACTIVE) for r in range(self.replicas))
             )
             for partition in self.topology.partitions
         }
-        return [self._publish(seats)]
 
     def _left(self, node: str) -> list[Decision]:
         if self.view is None:
@@ -413,6 +415,10 @@ class Controller(Machine[ControllerEvent, Decision]):
         require(not self.members or not (self._missed & self.members.keys()), "a member is missed")
         for node in self._missed:
             require(node not in absent, f"{node} is missed and forgotten")
+
+
+def _in_order(members: Mapping[str, int]) -> list[str]:
+    return sorted(members, key=lambda node: (members[node], node))
 
 
 def _is_open(seats: Seats, replica: int, node: str) -> bool:

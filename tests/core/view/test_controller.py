@@ -1,0 +1,403 @@
+"""The controller: who is seated, who is buried, and who comes next."""
+
+from __future__ import annotations
+
+import pytest
+from controller_kit import (
+    SHAPE,
+    all_catch_up,
+    catch_up,
+    controller,
+    high,
+    join,
+    low,
+    now,
+    seat_of,
+    successor,
+    views,
+    with_status,
+)
+from core_kit import ACTIVE, DEAD, STDBY, copies, seats, view
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from view_histories import any_event
+
+from understudy.core.errors import BrokenInvariant
+from understudy.core.shape.layout import LayoutError, chained
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.shape.topology import chain_of
+from understudy.core.timers import SetTimer, TimerFired
+from understudy.core.view.controller import Controller
+from understudy.core.view.events import (
+    CopyCaughtUp,
+    CopyMoveFailed,
+    CopySuspected,
+    MemberJoined,
+    MemberLeft,
+    Publish,
+)
+
+F = Partition("f")
+
+
+def single(replicas: int, *more: str) -> Controller:
+    """One partition on as many nodes as it has replicas: a, b, c."""
+    made = Controller(chain_of(f=1), replicas, nodes_wanted=replicas)
+    join(made, *"abc"[:replicas], *more)
+    return made
+
+
+# --- the first view --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_the_first_view_waits_for_the_nodes_that_are_wanted_and_seats_everything(replicas: int) -> None:
+    made = Controller(chain_of(f=1), replicas, nodes_wanted=replicas)
+    for order, node in enumerate("abc"[: replicas - 1]):
+        assert made.handle(MemberJoined(node, order)) == []
+    done = made.handle(MemberJoined("abc"[replicas - 1], 9))
+    assert done == [Publish(view(1, f=seats(1, *"abc"[:replicas])))]
+
+
+def test_seats_are_given_in_joining_order_and_later_nodes_wait() -> None:
+    made = Controller(chain_of(f=1), 2, nodes_wanted=2)
+    made.handle(MemberJoined("late", 7))
+    (first,) = made.handle(MemberJoined("early", 3))
+    assert first == Publish(view(1, f=seats(1, "early", "late")))
+    assert made.handle(MemberJoined("later", 8)) == []
+
+
+def test_a_node_that_left_before_the_first_view_gets_no_seat() -> None:
+    made = Controller(chain_of(f=1), 2, nodes_wanted=2)
+    join(made, "a")
+    assert made.handle(MemberLeft("a")) == []
+    assert made.handle(MemberJoined("b", 2)) == []
+
+
+def test_a_layout_of_ones_own_is_followed() -> None:
+    layout = chained(SHAPE, ["d", "c", "b", "a"], 2)
+    made = Controller(SHAPE, 2, 4, layout=layout)
+    join(made, *"abcd")
+    assert {copy: seat.node for copy, seat in now(made).seats.items()} == layout
+
+
+def test_a_layout_that_does_not_fit_is_named_and_the_member_is_not_counted() -> None:
+    made = Controller(chain_of(f=1), 2, 2, layout={Copy(F, 0): "a", Copy(F, 1): "x"})
+    join(made, "a")
+    for _ in range(2):
+        with pytest.raises(LayoutError, match="f/0:1 is assigned to 'x', which is not a member"):
+            made.handle(MemberJoined("b", 2))
+        assert made.members == {"a": 0}
+        assert made.view is None
+
+
+# --- deaths ----------------------------------------------------------------------------------------------
+
+
+def test_a_lost_node_costs_its_seats_in_one_view_and_the_lowest_level_recovers_first() -> None:
+    made = controller("e")
+    dead, standbys = views(made.handle(MemberLeft("b")))
+    assert [c for c, s in dead.seats.items() if s.status is DEAD] == [
+        high(0, 1),
+        high(1, 0),
+        low(0, 1),
+        low(1, 0),
+    ]
+    assert [c for c, s in standbys.seats.items() if s.status is STDBY] == [low(0, 1), low(1, 0)]
+    assert {standbys.seat(copy).node for copy in with_status(made, STDBY)} == {"e"}
+    catch_up(made)
+    assert with_status(made, STDBY) == [high(0, 1), high(1, 0)]
+    catch_up(made)
+    assert len(with_status(made, ACTIVE)) == 16
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_without_a_free_node_the_others_take_the_seats_but_never_two_copies(replicas: int) -> None:
+    made = controller(replicas=replicas)
+    made.handle(MemberLeft("b"))
+    all_catch_up(made)
+    for each in now(made).partitions.values():
+        nodes = [seat.node for seat in each.seats if seat.alive]
+        assert len(nodes) == len(set(nodes)) == replicas
+
+
+def test_of_three_replicas_two_may_die_and_their_seats_are_filled_one_after_the_other() -> None:
+    made = single(3, "d", "e")
+    made.handle(MemberLeft("a"))
+    made.handle(MemberLeft("b"))
+    assert [seat_of(made, copy) for copy in copies("f", 3)] == [("d", STDBY), ("b", DEAD), ("c", ACTIVE)]
+    catch_up(made)
+    assert [seat_of(made, copy) for copy in copies("f", 3)] == [("d", ACTIVE), ("e", STDBY), ("c", ACTIVE)]
+
+
+def test_a_suspected_node_loses_in_one_view_all_seats_that_others_can_make_good() -> None:
+    made = controller("e")
+    dead, standbys = views(made.handle(CopySuspected(high(1, 0), 1, "a")))
+    assert dead.copies_on("b") == []
+    assert {copy.partition.name for copy in with_status(made, STDBY)} == {"low"}
+    assert standbys.epoch == dead.epoch + 1
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_the_last_holder_of_the_state_is_not_buried_on_suspicion(replicas: int) -> None:
+    made = single(replicas)
+    for replica in range(1, replicas):
+        made.handle(MemberLeft("abc"[replica]))
+    before = now(made)
+    assert made.handle(CopySuspected(Copy(F, 0), 1, "gateway")) == []
+    assert now(made) == before
+    assert seat_of(made, Copy(F, 0)) == ("a", ACTIVE)
+
+
+def test_a_standby_does_not_make_the_last_holder_replaceable() -> None:
+    made = single(2, "c")
+    made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
+    assert seat_of(made, Copy(F, 1)) == ("c", STDBY)
+    assert made.handle(CopySuspected(Copy(F, 0), 1, "gateway")) == []
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_suspicion_of_another_epoch_is_not_acted_on(off: int) -> None:
+    made = single(2, "c", "d")
+    made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
+    catch_up(made)
+    epoch = now(made).seat(Copy(F, 1)).epoch
+    assert made.handle(CopySuspected(Copy(F, 1), epoch + off, "gateway")) == []
+    assert made.handle(CopySuspected(Copy(F, 1), 1, "gateway")) == []
+    assert seat_of(made, Copy(F, 1)) == ("c", ACTIVE)
+
+
+# --- the last holder leaves ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_the_last_holder_that_leaves_is_given_time_to_come_back(replicas: int) -> None:
+    made = single(replicas)
+    for replica in range(1, replicas):
+        made.handle(MemberLeft("abc"[replica]))
+    assert made.handle(MemberLeft("a")) == [SetTimer(("missed", "a"), 10_000)]
+    assert seat_of(made, Copy(F, 0)) == ("a", ACTIVE)
+    made.handle(MemberJoined("a", 9))
+    assert made.handle(TimerFired(("missed", "a"))) == []
+    assert seat_of(made, Copy(F, 0)) == ("a", ACTIVE)
+
+
+def test_a_last_holder_that_does_not_come_back_is_buried_and_the_flow_is_lost_for_good() -> None:
+    made = single(1)
+    made.handle(MemberLeft("a"))
+    (lost,) = views(made.handle(TimerFired(("missed", "a"))))
+    assert lost.lost == (
+        "f/0: No copy holds the state any more: f/0:0 on a left the cluster and did not come back."
+    )
+    assert made.handle(TimerFired(("missed", "a"))) == []
+    for event in (MemberJoined("a", 9), MemberJoined("b", 10), CopySuspected(Copy(F), 1, "x")):
+        assert made.handle(event) == []
+
+
+def test_of_a_node_that_leaves_only_the_last_copies_are_spared() -> None:
+    made = controller()
+    made.handle(CopySuspected(high(1, 0), 1, "x"))
+    all_catch_up(made)
+    made.handle(CopySuspected(low(2, 1), now(made).seat(low(2, 1)).epoch, "x"))
+    spared = [c for c in now(made).copies_on("c") if not now(made).partitions[c.partition].other_active(c.replica)]
+    assert spared
+    done = made.handle(MemberLeft("c"))
+    assert done[0] == SetTimer(("missed", "c"), 10_000)
+    assert set(now(made).copies_on("c")) == set(spared)
+    assert now(made).lost is None
+
+
+def test_a_standby_outlives_the_last_active_and_can_become_active() -> None:
+    made = single(2, "c")
+    made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
+    standby = now(made).seat(Copy(F, 1))
+    made.handle(MemberLeft("a"))
+    made.handle(TimerFired(("missed", "a")))
+    assert seat_of(made, Copy(F, 0)) == ("a", DEAD)
+    assert seat_of(made, Copy(F, 1)) == ("c", STDBY)
+    assert now(made).lost is None
+    made.handle(CopyCaughtUp(Copy(F, 1), standby.epoch))
+    assert seat_of(made, Copy(F, 1)) == ("c", ACTIVE)
+    assert seat_of(made, Copy(F, 0)) == ("b", STDBY), "who was only suspected may sit again"
+
+
+def test_a_standby_without_any_active_that_cannot_catch_up_means_lost() -> None:
+    made = single(2, "c")
+    made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
+    made.handle(MemberLeft("a"))
+    made.handle(TimerFired(("missed", "a")))
+    made.handle(CopyMoveFailed(Copy(F, 1), now(made).seat(Copy(F, 1)).epoch, "the disk is full"))
+    assert now(made).lost is not None
+    assert "could not catch up: the disk is full" in str(now(made).lost)
+
+
+def test_a_standby_whose_node_leaves_is_buried_at_once_though_no_copy_is_active() -> None:
+    made = single(2, "c")
+    made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
+    made.handle(MemberLeft("a"))
+    made.handle(TimerFired(("missed", "a")))
+    made.handle(MemberLeft("c"))
+    assert now(made).lost is not None
+
+
+# --- standbys --------------------------------------------------------------------------------------------
+
+
+def test_a_standby_that_fails_is_followed_by_another_node() -> None:
+    made = single(2, "c", "d")
+    made.handle(MemberLeft("b"))
+    first = now(made).seat(Copy(F, 1))
+    made.handle(CopyMoveFailed(Copy(F, 1), first.epoch))
+    assert seat_of(made, Copy(F, 1)) == ("d", STDBY)
+
+
+def test_old_news_changes_nothing() -> None:
+    made = controller("e", "f")
+    made.handle(MemberLeft("b"))
+    before = now(made)
+    for copy in with_status(made, STDBY):
+        epoch = before.seat(copy).epoch
+        for other in (1, epoch - 1, epoch + 1):
+            assert made.handle(CopyCaughtUp(copy, other)) == []
+            assert made.handle(CopyMoveFailed(copy, other)) == []
+    active = with_status(made, ACTIVE)[0]
+    assert made.handle(CopyMoveFailed(active, before.seat(active).epoch)) == []
+    assert made.handle(CopyCaughtUp(active, before.seat(active).epoch)) == []
+    assert made.handle(CopySuspected(Copy(Partition("nothing")), 1, "x")) == []
+    assert made.handle(CopySuspected(low(0, 7), 1, "x")) == []
+    assert made.handle(MemberLeft("nobody")) == []
+    assert now(made) == before
+
+
+def test_before_the_first_view_reports_change_nothing() -> None:
+    made = Controller(chain_of(f=1), 2, 2)
+    for event in (CopyCaughtUp(Copy(F), 1), CopyMoveFailed(Copy(F), 1), CopySuspected(Copy(F), 1, "x")):
+        assert made.handle(event) == []
+    assert made.view is None
+
+
+def test_a_suspected_node_gets_its_seat_back_only_if_there_is_no_other() -> None:
+    made = single(2)
+    made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
+    again = now(made).seat(Copy(F, 1))
+    assert (again.node, again.status) == ("b", STDBY)
+    assert again.epoch > 1
+    assert not now(made).holds(Copy(F, 1), "b", 1)
+    made.handle(MemberJoined("c", 3))
+    made.handle(CopySuspected(Copy(F, 1), again.epoch, "gateway"))
+    assert now(made).seat(Copy(F, 1)).node == "c"
+
+
+def test_the_node_with_the_fewest_copies_is_chosen() -> None:
+    made = controller("e")
+    made.handle(MemberLeft("b"))
+    all_catch_up(made)
+    assert max(now(made).load.values()) - min(now(made).load.values()) <= 1
+
+
+def test_a_node_that_left_and_came_back_under_its_name_can_be_seated_again() -> None:
+    made = controller()
+    made.handle(MemberLeft("b"))
+    all_catch_up(made)
+    made.handle(MemberJoined("b", 9))
+    made.handle(MemberLeft("d"))
+    all_catch_up(made)
+    assert now(made).copies_on("b")
+
+
+# --- a new leader ----------------------------------------------------------------------------------------
+
+
+def test_a_new_leader_seats_nobody_before_it_has_heard_of_every_node_of_the_view() -> None:
+    dead = views(controller().handle(MemberLeft("d")))[0]
+    made = Controller(SHAPE, 2, 4, dead)
+    for order, node in enumerate(["e", "a", "b"]):
+        assert made.handle(MemberJoined(node, order)) == []
+    assert views(made.handle(MemberJoined("c", 9)))
+    assert {now(made).seat(copy).node for copy in with_status(made, STDBY)} == {"e"}
+
+
+def test_a_new_leader_has_heard_of_a_node_that_left_too() -> None:
+    dead = views(controller().handle(MemberLeft("d")))[0]
+    made = Controller(SHAPE, 2, 4, dead)
+    join(made, "e", "a", "b")
+    made.handle(MemberLeft("c"))
+    assert with_status(made, STDBY)
+
+
+def test_a_new_leader_waits_for_nodes_that_only_a_wish_names() -> None:
+    wished = view(3, f=seats(2, "a", "b DEAD"))
+    wished = type(wished)(3, wished.partitions, frozenset({"w"}))
+    made = Controller(chain_of(f=1), 2, 2, wished)
+    join(made, "a", "c")
+    assert with_status(made, STDBY) == []
+    made.handle(MemberJoined("w", 9))
+    assert seat_of(made, Copy(F, 1)) == ("c", STDBY)
+
+
+def test_a_new_leader_goes_on_from_the_stored_view() -> None:
+    made = controller("e")
+    made.handle(MemberLeft("b"))
+    made = successor(made)
+    all_catch_up(made)
+    assert len(with_status(made, ACTIVE)) == 16
+
+
+def test_a_stored_view_of_another_flow_or_policy_is_refused() -> None:
+    stored = now(controller())
+    with pytest.raises(BrokenInvariant, match="other partitions"):
+        Controller(chain_of(low=3, high=4), 2, 4, stored)
+    with pytest.raises(BrokenInvariant, match="has .2. replicas, not 3"):
+        Controller(SHAPE, 3, 4, stored)
+    with pytest.raises(BrokenInvariant, match="at least one replica"):
+        Controller(SHAPE, 0, 4)
+
+
+# --- any sequence of events ------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_no_sequence_of_events_breaks_an_invariant(data: st.DataObject) -> None:
+    replicas = data.draw(st.sampled_from([1, 2, 3]))
+    made = Controller(chain_of(low=2, high=2), replicas, nodes_wanted=replicas)
+    for order in range(data.draw(st.integers(1, 40))):
+        before, members = made.view, dict(made.members)
+        event = any_event(data.draw, made, order)
+        published = views(made.handle(event))
+        made.check()
+        if not isinstance(event, MemberJoined | MemberLeft):
+            assert made.members == members
+        if not published:
+            assert made.view is before
+        for after in published:
+            assert after.epoch == (before.epoch + 1 if before else 1), "epochs rise by one"
+            waiting = [copy for copy, seat in after.seats.items() if seat.status is STDBY]
+            assert len({copy.partition.name for copy in waiting}) <= 1, "one level catches up at a time"
+            for copy in waiting:
+                if after.seat(copy).epoch == after.epoch:
+                    others = after.partitions[copy.partition]
+                    assert others.other_active(copy.replica), "a standby was seated without a lender"
+            assert before is None or before.lost is None or after.lost is not None, "a lost flow came back"
+            before = after
+        if made.view is not None and made.view.nodes_named <= made.members.keys():
+            # A new leader knows only what was published and who is a member; it has nothing to add.
+            made = successor(made)
+            assert made.view == before
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_once_nothing_fails_any_more_every_seat_is_active_again(data: st.DataObject) -> None:
+    replicas = data.draw(st.sampled_from([2, 3]))
+    made = Controller(chain_of(low=2, high=1), replicas, nodes_wanted=replicas)
+    join(made, *"abc"[:replicas])
+    for order in range(10, 30):
+        made.handle(any_event(data.draw, made, order))
+    if now(made).lost is not None:
+        return
+    for order, node in enumerate([*now(made).nodes_named, "x", "y", "z"]):
+        made.handle(MemberJoined(node, 50 + order))
+    for _ in range(60):
+        catch_up(made)
+    assert with_status(made, ACTIVE) == list(now(made).seats)
