@@ -13,6 +13,7 @@ import pyarrow as pa
 from understudy.cli.check import judged
 from understudy.cli.folders import fresh_folder, log_into, make
 from understudy.cli.interruption import Interrupted, Interruption
+from understudy.cli.policies import chosen_policy
 from understudy.cli.show import Show, Story
 from understudy.demo.figure import draw
 from understudy.demo.sessions import SOURCE
@@ -30,7 +31,6 @@ from understudy.demo.verdict import (
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
-from understudy.flow.policy import policy_named
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process_tree import end_descendants
 from understudy.runtime.settings import RunSettings
@@ -82,14 +82,14 @@ def _prepared(folder: Path, arguments: Namespace) -> RunSettings:
     path.write_text(
         _FLOW_FILE.format(path=path, rate=arguments.rate, rows=rows, output=str(folder / "output"))
     )
-    policy = policy_named(arguments.policy)
+    policy = chosen_policy(arguments.policy, arguments.replicas)
     return RunSettings(
         run=folder.name,
         flow_path=str(path),
         folder=str(folder),
         zookeeper="",
-        policy=policy.name,
-        nodes=policy.nodes,
+        policy=policy,
+        nodes=policy.nodes_usual,
         heap_mb=arguments.heap,
     )
 
@@ -159,10 +159,14 @@ def _verdict(
 
 
 def _partitions(settings: RunSettings, story: Story, source_end_us: int) -> dict[str, Any]:
-    """How long each partition's output stayed away, normally and after each kill, until all was whole."""
+    """How long each partition's output stayed away, normally and after each kill, until all was whole.
+
+    Nothing for a flow in one piece: its only partition's output is all of the output.
+    """
     harmed = [(k.at_us, max(WITHIN_S, ((k.caught_up_us or k.at_us) - k.at_us) / 1e6)) for k in story.kills]
     found: dict[str, Any] = {}
-    for partition, at_us in arrivals(settings.history_file("gateway")).items():
+    arrived = arrivals(settings.history_file("gateway"))
+    for partition, at_us in arrived.items() if len(arrived) > 1 else ():
         first_us = harmed[0][0] if harmed else source_end_us
         normal = normal_intervals_ms(at_us, story.steady_us, first_us, [])
         median_ms, p99_ms = middle_and_p99(normal)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from understudy.cli.picture import plural
 from understudy.cli.wishing import DECLINED, DONE, Look, answered, connected, follow
-from understudy.core.flux_view import FluxView
-from understudy.core.partition import Copy
-from understudy.core.view import Status
+from understudy.core.shape.partition import Copy
+from understudy.core.view.view import Status, View
 from understudy.runtime.coordination.reports import DrainWish
 from understudy.runtime.coordination.wishes import fresh_id
 
@@ -31,7 +30,7 @@ def execute(arguments: Namespace) -> int:
         return follow(coordination, int(answer["epoch"]), lambda view: look(view, copies, node))
 
 
-def look(view: FluxView, copies: Sequence[Copy], node: str) -> Look:
+def look(view: View, copies: Sequence[Copy], node: str) -> Look:
     """How far a node is that held these copies when it was to be emptied."""
     left = view.copies_on(node)
     if view.lost is not None:

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import signal
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import psutil
 
 from understudy.cli.folders import existing_folder
-from understudy.core.view import Slot, View
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.view import Seat
 from understudy.flow.errors import EnvironmentFailed, UserError
-from understudy.flow.policy import policy_named
 from understudy.runtime.coordination.client import Coordination
-from understudy.runtime.coordination.controllers import view_type_of
 from understudy.runtime.process_tree import signal_tree
+from understudy.runtime.seating import ROLES, players, senders_in
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import status_of
 
-_SLOTS = {"primary": Slot.PRIM, "secondary": Slot.SEC}
-_SENDER = "sender"
 _CONNECT_TIMEOUT_S = 3.0
 
 
@@ -33,22 +33,23 @@ def execute(arguments: Namespace) -> int:
     found = processes_of(settings)
     wanted = arguments.node
     try:
-        members, role_of = _members(settings)
+        known = _asked(settings)
     except EnvironmentFailed:
         # ZooKeeper may be what is stopped. Names that the machine's processes know still work.
-        members, role_of = {}, {}
-    if wanted in _SLOTS or wanted == _SENDER:
-        if policy_named(settings.policy).partitioned:
+        known = _Known({}, (), {})
+    if wanted in ROLES:
+        playing = players(wanted, known.seats, _senders(settings), known.nodes)
+        if not playing:
+            raise UserError(f"Nobody is {wanted} in run {settings.run} now. {_who(found, known.pids)}")
+        if len(playing) > 1:
             raise UserError(
-                f"In run {settings.run} every node is {wanted} of some partitions. Name a node. "
-                f"{_who(found, members)}"
+                f"In run {settings.run} several nodes are each {wanted} of some partitions. Name a node. "
+                f"{_who(found, known.pids)}"
             )
-        if wanted not in role_of:
-            raise UserError(f"Nobody is {wanted} in run {settings.run} now. {_who(found, members)}")
-        wanted = role_of[wanted]
-    pid = members.get(wanted) or found.get(wanted)
+        (wanted,) = playing
+    pid = known.pids.get(wanted) or found.get(wanted)
     if pid is None:
-        raise UserError(f"There is no {wanted!r} in run {settings.run}. {_who(found, members)}")
+        raise UserError(f"There is no {wanted!r} in run {settings.run}. {_who(found, known.pids)}")
     if not psutil.pid_exists(pid):
         raise UserError(f"{wanted} is process {pid} of another machine. Run this command there.")
     signal_tree(pid, number)
@@ -56,31 +57,32 @@ def execute(arguments: Namespace) -> int:
     return 0
 
 
-def _members(settings: RunSettings) -> tuple[dict[str, int], dict[str, str]]:
-    """Process ids by every name a member goes by, and member names by role."""
-    view_type = view_type_of(settings.policy)
-    with Coordination(
-        settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S, view_type=view_type
-    ) as coordination:
+@dataclass(frozen=True)
+class _Known:
+    """What ZooKeeper knows: process ids by every name a member goes by, nodes, and seats as last decided."""
+
+    pids: Mapping[str, int]
+    nodes: Sequence[str]
+    seats: Mapping[Copy, Seat]
+
+
+def _asked(settings: RunSettings) -> _Known:
+    with Coordination(settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S) as coordination:
         members = coordination.members()
         stored = coordination.view()
     pids: dict[str, int] = {}
     for member in members:
         name = "gateway" if member.kind == "gateway" else str(member.facts.get("node", member.name))
         pids[member.name] = pids[name] = int(member.facts["pid"])
-    roles: dict[str, str] = {}
-    if stored is not None and isinstance(stored.view, View):
-        seats = stored.view.seats
-        roles = {
-            role: seats[slot].node for role, slot in _SLOTS.items() if slot in seats and seats[slot].alive
-        }
-        try:
-            sender = status_of(settings)["sender"]
-        except EnvironmentFailed:
-            sender = None
-        if sender is not None:
-            roles[_SENDER] = seats[Slot(sender)].node
-    return pids, roles
+    nodes = [member.name for member in members if member.kind == "node"]
+    return _Known(pids, nodes, {} if stored is None else stored.view.seats)
+
+
+def _senders(settings: RunSettings) -> dict[Partition, int | None]:
+    try:
+        return senders_in(status_of(settings))
+    except EnvironmentFailed:
+        return {}
 
 
 def processes_of(settings: RunSettings) -> dict[str, int]:
@@ -97,7 +99,7 @@ def processes_of(settings: RunSettings) -> dict[str, int]:
     return found
 
 
-def _who(found: dict[str, int], members: dict[str, int]) -> str:
+def _who(found: Mapping[str, int], members: Mapping[str, int]) -> str:
     # Members go by two names; the one with the incarnation is for those who know it.
     names = sorted(name for name in found.keys() | members.keys() if "." not in name)
     return f"There are: {', '.join(names)}." if names else "Nothing of it is running on this machine."

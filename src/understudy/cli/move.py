@@ -5,28 +5,31 @@ from __future__ import annotations
 from argparse import Namespace
 
 from understudy.cli.wishing import DECLINED, DONE, Look, answered, connected, follow
-from understudy.core.flux_view import FluxView
-from understudy.core.partition import Copy
-from understudy.core.view import Status
+from understudy.core.shape.partition import Copy
+from understudy.core.view.view import Status, View
 from understudy.runtime.coordination.reports import MoveWish
 from understudy.runtime.coordination.wishes import fresh_id
+from understudy.runtime.seating import in_one_piece
 
 
 def execute(arguments: Namespace) -> int:
-    partition, slot = arguments.partition
+    partition, replica = arguments.partition
     with connected(arguments) as coordination:
-        answer = answered(coordination, MoveWish(partition, slot, arguments.node, fresh_id()))
+        before = coordination.view()
+        answer = answered(coordination, MoveWish(partition, replica, arguments.node, fresh_id()))
         if answer is None:
             return DECLINED
         copy, node = Copy.of(answer["copy"]), str(answer["node"])
-        chosen = "" if slot else "; of the two copies it sits on the fuller node"
-        print(f"{copy} is to move to {node}{chosen}")
+        whole = before is not None and in_one_piece(before.view.seats)
+        moving = f"{copy}, a copy of the whole flow," if whole else str(copy)
+        chosen = "; of its copies it sits on the fuller node" if replica is None else ""
+        print(f"{moving} is to move to {node}{chosen}")
         if arguments.no_wait:
             return DONE
         return follow(coordination, int(answer["epoch"]), lambda view: look(view, copy, node))
 
 
-def look(view: FluxView, copy: Copy, node: str) -> Look:
+def look(view: View, copy: Copy, node: str) -> Look:
     """How far the move of a copy to a node has come."""
     seat = view.seat(copy)
     if view.lost is not None:
@@ -42,10 +45,10 @@ def look(view: FluxView, copy: Copy, node: str) -> Look:
     return Look(f"{copy} still sits on {seat.node}; other copies are catching up first")
 
 
-def _why_not(view: FluxView, copy: Copy, node: str) -> str:
-    other = view.seat(copy.other)
+def _why_not(view: View, copy: Copy, node: str) -> str:
     if node in view.drained:
         return f"{node} is being drained"
-    if other.alive and other.node == node:
-        return f"{node} has got {copy.other}"
+    for replica, seat in enumerate(view.partitions[copy.partition].seats):
+        if replica != copy.replica and seat.alive and seat.node == node:
+            return f"{node} has got {Copy(copy.partition, replica)}"
     return "the node left, its state could not be brought there, or another move was asked for"

@@ -7,13 +7,14 @@ import textwrap
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from typing import Any
 
-from understudy.core.partition import Copy, Partition
-from understudy.core.view import Slot
-from understudy.flow.policy import POLICIES, SILENCE_MS_MIN, Policy
+from understudy.core.shape.partition import Copy, Partition
+from understudy.flow.policy import POLICIES, REPLICAS_MAX, SILENCE_MS_MIN, Policy
 
 #: Spark refuses to start with less than 450 MB of what Java calls its memory, which is less than its heap.
 _HEAP_MB_MIN = 480
 SIGNALS = ("KILL", "STOP", "CONT", "TERM")
+#: What replicas 0 and 1 of a pair are called.
+_REPLICAS = {"PRIM": 0, "SEC": 1}
 _SIMULATED = ("flux", "none", "pair")
 
 
@@ -58,13 +59,17 @@ def _run(commands: Any) -> None:
         "run a flow on this machine, as replicas that cover for each other",
         "Starts ZooKeeper, a gateway and the nodes, and ends them all when the flow's sources have "
         "ended, or on Ctrl-C.",
-        "understudy run sessions.py --policy pair --standby 1\n"
+        "understudy run sessions.py --policy pair --replicas 3 --standby 1\n"
         "  understudy run sessions.py --policy flux --nodes 4 --partitions 4",
     )
     made.add_argument("flow", metavar="FLOW.py", help="the Python file that builds the flow")
     made.add_argument("--policy", choices=sorted(POLICIES), default="pair", help="how the flow is protected")
+    _replicas(made)
     made.add_argument(
-        "--nodes", type=_count(1), metavar="N", help="nodes that run the flow (1, 2 or 4, by policy)"
+        "--nodes",
+        type=_count(1),
+        metavar="N",
+        help="nodes that run the flow (flux and cluster: 4; else one for each replica)",
     )
     made.add_argument(
         "--standby",
@@ -98,6 +103,16 @@ def _run(commands: Any) -> None:
     made.add_argument("--plain", action="store_true", help="lines of text instead of a live view")
 
 
+def _replicas(made: ArgumentParser) -> None:
+    adjustable = sorted(name for name, policy in POLICIES.items() if "replicas" in policy.parameters)
+    made.add_argument(
+        "--replicas",
+        type=_count(2, REPLICAS_MAX),
+        metavar="R",
+        help=f"copies of everything, with policy {' or '.join(adjustable)} (2)",
+    )
+
+
 def _demo(commands: Any) -> None:
     made = _command(
         commands,
@@ -111,8 +126,9 @@ def _demo(commands: Any) -> None:
         "--policy",
         choices=("pair", "flux"),
         default="pair",
-        help="two whole replicas, or partitions on four nodes with two copies each (pair)",
+        help="whole replicas, or partitions on four nodes with as many copies each (pair)",
     )
+    _replicas(made)
     made.add_argument("--folder", metavar="DIR", help="the run's folder (a new one under runs/)")
     made.add_argument("--seconds", type=_positive, default=70.0, metavar="S", help="seconds of input (70)")
     made.add_argument(
@@ -144,7 +160,9 @@ def _kill(commands: Any) -> None:
         "understudy kill primary\n  understudy kill node-2 --signal STOP",
     )
     made.add_argument(
-        "node", metavar="NODE", help="node-1, gateway, zookeeper, or a role: primary, secondary, sender"
+        "node",
+        metavar="NODE",
+        help="node-1, gateway, zookeeper, or a role: primary, secondary, sender, holder, standby",
     )
     made.add_argument("folder", nargs="?", metavar="RUN_FOLDER", help="the run's folder (the newest)")
     made.add_argument("--signal", choices=SIGNALS, default="KILL", help="what to send (KILL)")
@@ -155,15 +173,16 @@ def _move(commands: Any) -> None:
         commands,
         "move",
         "move a copy of a partition to another node while the flow runs",
-        "Waits until the copy is active there. Ctrl-C ends the waiting, not the move. "
+        "Where a node runs the whole flow, that is the one partition. While a copy moves, its partition has "
+        "one copy less. Waits until the copy is active there. Ctrl-C ends the waiting, not the move. "
         "Exit code 1 means that it was declined or has become impossible.",
-        "understudy move sessions/0 node-3\n  understudy move sessions/0:SEC node-3 --no-wait",
+        "understudy move sessions/0 node-3\n  understudy move sessions/0:1 node-3 --no-wait",
     )
     made.add_argument(
         "partition",
         type=_partition,
         metavar="PARTITION",
-        help="sessions/0, or sessions/0:PRIM; without :PRIM or :SEC the copy on the fuller node",
+        help="sessions/0, or sessions/0:1 for its replica 1; without that the copy on the fuller node",
     )
     made.add_argument("node", metavar="NODE", help="where it is to sit: node-3")
     made.add_argument("folder", nargs="?", metavar="RUN_FOLDER", help="the run's folder (the newest)")
@@ -244,15 +263,18 @@ def _count(least: int, most: int | None = None) -> Any:
     return count
 
 
-def _partition(text: str) -> tuple[Partition, Slot | None]:
-    """A partition, and the slot of the copy that is meant, if one is."""
+def _partition(text: str) -> tuple[Partition, int | None]:
+    """A partition, and the replica of the copy that is meant, if one is."""
+    name, colon, replica = text.rpartition(":")
     try:
-        if ":" in text:
+        if colon and not replica.isdecimal():
+            text = f"{name}:{_REPLICAS[replica]}"
+        if colon:
             copy = Copy.of(text)
-            return copy.partition, copy.slot
+            return copy.partition, copy.replica
         return Partition.of(text), None
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a partition; write sessions/0 or sessions/0:PRIM") from None
+    except (KeyError, ValueError):
+        raise ArgumentTypeError(f"{text!r} is not a partition; write sessions/0 or sessions/0:1") from None
 
 
 def _positive(text: str) -> float:

@@ -1,8 +1,8 @@
 """A run in words: a line for each node, and the flow's figures. How they are shown is decided elsewhere.
 
-Where a node runs the whole flow, its place is its role. Where the flow is partitioned, a node has a place
-for each copy that it holds: "sessions 0 3*, stats 1" are the primaries of sessions/0 and stats/1 and the
-secondary of sessions/3.
+Where a node runs the whole flow, its place is its role. Where the flow has several partitions, a node has a
+place for each copy that it holds: "sessions 0 3*, stats 1*2" are replica 0 of sessions/0, replica 1 of
+sessions/3 and replica 2 of stats/1.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from understudy.core.partition import Copy
-from understudy.core.view import Slot
-from understudy.runtime.status import is_partitioned, started_as
+from understudy.core.shape.partition import Copy
+from understudy.core.view.view import Seat, Status
+from understudy.runtime.seating import in_one_piece, place_of, seats_in, senders_in
+from understudy.runtime.status import started_as
 
-ROLES = {"PRIM": "primary", "SEC": "secondary"}
-LEGEND = "* secondary, ~ catching up, ! dead"
-_MARKS = {"STDBY": "~", "DEAD": "!"}
+_MARKS = {Status.ACTIVE: "", Status.STDBY: "~", Status.DEAD: "!"}
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,8 @@ class NodeLine:
     group_ms: float | None = None
     queued_buckets: int | None = None
     rows_in: int | None = None
-
-    @property
-    def holds_copies(self) -> bool:
-        """Whether the place is a list of copies, and not one role."""
-        return " " in self.place
+    #: Whether the place is a list of copies, and not one role.
+    holds_copies: bool = False
 
     @property
     def group(self) -> str:
@@ -58,6 +54,8 @@ class Figures:
     late: int
     buffered_buckets: int
     buffered_bytes: int
+    #: Sources that may not go on until the flow has taken what they gave.
+    held_back: tuple[str, ...] = ()
 
     @property
     def buffered_mb(self) -> str:
@@ -74,7 +72,12 @@ class Figures:
             parts.append(f"last output {self.last_output_s:.1f} s ago")
         if self.late:
             parts.append(f"late {self.late}")
-        return "; ".join([*parts, f"buffered {self.buffered_mb}"])
+        return "; ".join([*parts, f"buffered {self.buffered_mb}"]) + self.back_pressure
+
+    @property
+    def back_pressure(self) -> str:
+        """Which sources have to wait, to be written behind what is buffered."""
+        return f"; back pressure on {', '.join(self.held_back)}" if self.held_back else ""
 
 
 def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[NodeLine]:
@@ -82,7 +85,8 @@ def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[N
 
     `running` maps the names that processes were started under to whether they run.
     """
-    lines, shown = _partitioned_lines(status) if is_partitioned(status) else _whole_lines(status)
+    seats = seats_in(status)
+    lines, shown = (_whole_lines if in_one_piece(seats) else _partitioned_lines)(status, seats)
     for member in sorted(status.get("members", ())):
         if member not in shown and started_as(member) not in shown:
             lines.append(NodeLine(member, "-", _idle(member in status.get("drained", ()))))
@@ -93,72 +97,83 @@ def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[N
     return lines
 
 
-def _whole_lines(status: Mapping[str, Any]) -> tuple[list[NodeLine], set[str]]:
-    """A line for each slot, and the names that need no other line."""
+def _whole_lines(status: Mapping[str, Any], seats: Mapping[Copy, Seat]) -> tuple[list[NodeLine], set[str]]:
+    """A line for each replica of the whole flow, and the names that need no other line."""
+    senders = senders_in(status)
     lines: list[NodeLine] = []
     shown: set[str] = set()
-    for slot, seat in status.get("seats", {}).items():
-        name = seat["node"]
-        dead = seat["status"] == "DEAD"
-        facts = status.get("nodes", {}).get(name, {}) if not dead else {}
-        lines.append(
-            NodeLine(
-                name,
-                ROLES.get(slot, slot),
-                seat["status"],
-                sends=status.get("sender") == slot and not dead,
-                group_buckets=facts.get("last_group_buckets"),
-                group_ms=facts.get("last_group_ms"),
-                queued_buckets=facts.get("queued_buckets"),
-                rows_in=facts.get("rows_in"),
-            )
-        )
-        shown |= {name} if dead else {name, started_as(name)}
+    for copy, seat in seats.items():
+        facts = status.get("nodes", {}).get(seat.node, {}) if seat.alive else {}
+        drained = seat.alive and seat.node in status.get("drained", ())
+        sends = seat.alive and senders.get(copy.partition) == copy.replica
+        state = "draining" if drained else seat.status.value
+        lines.append(_line(seat.node, place_of(copy.replica), state, facts, sends=sends))
+        shown |= {seat.node, started_as(seat.node)} if seat.alive else {seat.node}
     return lines, shown
 
 
-def _partitioned_lines(status: Mapping[str, Any]) -> tuple[list[NodeLine], set[str]]:
+def _partitioned_lines(
+    status: Mapping[str, Any], seats: Mapping[Copy, Seat]
+) -> tuple[list[NodeLine], set[str]]:
     """A line for each node that holds a copy or held one last, and the names that need no other line."""
-    held: dict[str, list[tuple[Copy, str]]] = {}
-    for place, seat in status["seats"].items():
-        held.setdefault(seat["node"], []).append((Copy.of(place), seat["status"]))
+    held: dict[str, list[tuple[Copy, Status]]] = {}
+    for copy, seat in seats.items():
+        held.setdefault(seat.node, []).append((copy, seat.status))
     lines: list[NodeLine] = []
     shown: set[str] = set()
     for node, copies in sorted(held.items()):
         there = node in status.get("members", ())
         drained = node in status.get("drained", ())
         facts = status.get("nodes", {}).get(node, {}) if there else {}
-        lines.append(
-            NodeLine(
-                node,
-                _places(copies),
-                _state([state for _, state in copies], there, drained),
-                group_buckets=facts.get("last_group_buckets"),
-                group_ms=facts.get("last_group_ms"),
-                queued_buckets=facts.get("queued_buckets"),
-                rows_in=facts.get("rows_in"),
-            )
-        )
+        state = _state([status for _, status in copies], there, drained)
+        lines.append(_line(node, _places(copies), state, facts, holds_copies=True))
         shown |= {node, started_as(node)} if there else {node}
     return lines, shown
 
 
-def _places(copies: Sequence[tuple[Copy, str]]) -> str:
-    by_fragment: dict[str, list[str]] = {}
-    for copy, state in copies:
-        mark = ("*" if copy.slot is Slot.SEC else "") + _MARKS.get(state, "")
-        by_fragment.setdefault(copy.partition.fragment, []).append(f"{copy.partition.index}{mark}")
-    return ", ".join(f"{fragment} {' '.join(indices)}" for fragment, indices in by_fragment.items())
+def _line(node: str, place: str, state: str, facts: Mapping[str, Any], **more: bool) -> NodeLine:
+    return NodeLine(
+        node,
+        place,
+        state,
+        group_buckets=facts.get("last_group_buckets"),
+        group_ms=facts.get("last_group_ms"),
+        queued_buckets=facts.get("queued_buckets"),
+        rows_in=facts.get("rows_in"),
+        **more,
+    )
 
 
-def _state(states: Sequence[str], there: bool, drained: bool) -> str:
+def _places(copies: Sequence[tuple[Copy, Status]]) -> str:
+    by_segment: dict[str, list[str]] = {}
+    for copy, status in copies:
+        marks = _replica_mark(copy.replica) + _MARKS[status]
+        by_segment.setdefault(copy.partition.name, []).append(f"{copy.partition.index}{marks}")
+    return ", ".join(f"{segment} {' '.join(indices)}" for segment, indices in by_segment.items())
+
+
+def _replica_mark(replica: int) -> str:
+    return ("", "*")[replica] if replica < 2 else f"*{replica}"
+
+
+def legend(status: Mapping[str, Any]) -> str | None:
+    """What the marks behind the numbers of partitions mean; None if there are none."""
+    seats = seats_in(status)
+    if not seats or in_one_piece(seats):
+        return None
+    last = max(copy.replica for copy in seats)
+    further = "".join(f", {_replica_mark(replica)} replica {replica}" for replica in range(2, last + 1))
+    return f"* secondary{further}, ~ catching up, ! dead"
+
+
+def _state(states: Sequence[Status], there: bool, drained: bool) -> str:
     """The worst that can be said of a node's living copies, or what it is without any."""
-    living = [state for state in states if state != "DEAD"]
+    living = [state for state in states if state is not Status.DEAD]
     if not living:
         return _idle(drained) if there else "DEAD"
     if drained:
         return "draining"
-    waiting = living.count("STDBY")
+    waiting = living.count(Status.STDBY)
     if not waiting:
         return "ACTIVE"
     return "STDBY" if waiting == len(living) else f"{waiting} of {len(living)} STDBY"
@@ -188,6 +203,7 @@ def figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> Figures:
         late=sum(now.get("late", {}).values()),
         buffered_buckets=now.get("buffered_buckets", 0),
         buffered_bytes=now.get("buffered_bytes", 0),
+        held_back=tuple(now.get("waiting_for_room", ())),
     )
 
 

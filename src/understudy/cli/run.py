@@ -15,13 +15,13 @@ from typing import Any
 from understudy.cli.folders import fresh_folder, log_into, outputs, require_empty_outputs
 from understudy.cli.interruption import Interrupted, Interruption
 from understudy.cli.picture import figures, node_lines
+from understudy.cli.policies import chosen_policy, titled
 from understudy.cli.view import View, view_for
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
-from understudy.flow.policy import ClusterPairs, Policy, policy_named
+from understudy.flow.policy import Policy
 from understudy.runtime.coordination.client import Coordination
-from understudy.runtime.coordination.controllers import view_type_of
 from understudy.runtime.coordination.server import require_free_port
 from understudy.runtime.gateway.process import FACT
 from understudy.runtime.local import LocalRun
@@ -37,7 +37,7 @@ _AWAY_S = 3.0
 
 def execute(arguments: Namespace) -> int:
     flow = load(arguments.flow)
-    policy = policy_named(arguments.policy, silence_ms=arguments.silence_ms)
+    policy = chosen_policy(arguments.policy, arguments.replicas, silence_ms=arguments.silence_ms)
     nodes, standby = _node_counts(arguments, policy)
     require_empty_outputs(flow)
     require_free_port("The gateway", RunSettings.host, arguments.port)
@@ -47,15 +47,14 @@ def execute(arguments: Namespace) -> int:
         flow_path=str(Path(arguments.flow).resolve()),
         folder=str(folder),
         zookeeper=arguments.zookeeper or "",
-        policy=policy.name,
-        silence_ms=policy.silence_ms,
+        policy=policy,
         nodes=nodes,
         partitions=_partitions(arguments, policy),
         gateway_port=arguments.port,
         heap_mb=arguments.heap,
         history=not arguments.no_history,
     )
-    title = f"{flow.name}, policy {policy.name}"
+    title = f"{flow.name}, policy {titled(policy.name, policy.replicas)}"
     with Interruption() as interruption, view_for(title, plain=arguments.plain) as view:
         view.say(f"run folder {folder}")
         try:
@@ -71,19 +70,19 @@ def execute(arguments: Namespace) -> int:
 
 
 def _node_counts(arguments: Namespace, policy: Policy) -> tuple[int, int]:
-    nodes = policy.nodes if arguments.nodes is None else arguments.nodes
+    nodes = policy.nodes_usual if arguments.nodes is None else arguments.nodes
     standby = policy.standby if arguments.standby is None else arguments.standby
-    if nodes < policy.replicas:
+    if nodes < policy.nodes_least:
         raise UserError(
-            f"policy {policy.name!r} needs {policy.replicas} nodes, not {nodes}. "
+            f"policy {policy.name!r} needs {policy.nodes_least} nodes, not {nodes}: one for each replica. "
             "Leave --nodes out, or choose --policy none."
         )
-    if policy.name == ClusterPairs.name and nodes % 2:
+    if policy.isolated and nodes % policy.replicas:
         raise UserError(
-            f"policy {policy.name!r} needs an even number of nodes, half of them for each copy of the flow, "
-            f"not {nodes}."
+            f"policy {policy.name!r} needs a multiple of {policy.replicas} nodes, as many for each replica "
+            f"of the flow, not {nodes}."
         )
-    if policy.name == ClusterPairs.name and standby:
+    if policy.isolated and standby:
         raise UserError(
             f"policy {policy.name!r} replaces no node, so a standby would wait for ever. "
             "Leave --standby out, or choose --policy flux."
@@ -110,9 +109,8 @@ def _local_run(settings: RunSettings, nodes: int, standby: int, view: View) -> L
 def _looked_after(run: LocalRun, view: View, interruption: Interruption, seconds: float | None) -> int:
     """Keep the run going until it ends, one way or another; the exit code."""
     # Connected first: a ZooKeeper that does not answer is told before anything else starts.
-    view_type = view_type_of(run.settings.policy)
     address, name = run.settings.zookeeper, run.settings.run
-    with interruption.unless(lambda: Coordination(address, name, view_type=view_type)) as coordination:
+    with interruption.unless(lambda: Coordination(address, name)) as coordination:
         _require_new_name(coordination)
         log_into(run.settings)
         run.start()
@@ -136,7 +134,7 @@ def _looked_after(run: LocalRun, view: View, interruption: Interruption, seconds
     return interruption.exit_code
 
 
-def _require_new_name(coordination: Coordination[Any]) -> None:
+def _require_new_name(coordination: Coordination) -> None:
     """Refuse a name that this ZooKeeper knows: what was decided for that run would be taken for ours."""
     if coordination.get_fact(FACT) is not None:
         raise UserError(
@@ -148,7 +146,7 @@ def _require_new_name(coordination: Coordination[Any]) -> None:
 class _Shown:
     """Turns statuses into what is shown, with rates over the last seconds, and changes into news."""
 
-    def __init__(self, run: LocalRun, view: View, coordination: Coordination[Any]) -> None:
+    def __init__(self, run: LocalRun, view: View, coordination: Coordination) -> None:
         self._run = run
         self._view = view
         self._coordination = coordination

@@ -1,10 +1,10 @@
 """The demonstration's run: start, watch, kill at the right moments, and remember what happened when.
 
 Kills happen when the run is in the state that makes them worth watching, not at fixed times: the primary
-dies when both replicas are active and output is flowing, its former partner when the standby has caught up
-in the primary's place and output is flowing again. Of a partitioned flow, which has no such roles, two nodes
-die one after the other, and each time the copies that died with it are made again elsewhere. The input has a
-fixed length, so the gateway ends by itself.
+dies when all replicas are active and output is flowing, the secondary when the standby has caught up in the
+primary's place and output is flowing again. Of a flow of several partitions, which has no such roles, two
+nodes die one after the other, and each time the copies that died with it are made again elsewhere. The input
+has a fixed length, so the gateway ends by itself.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Any
 import psutil
 
 from understudy.cli.interruption import Interrupted, Interruption
+from understudy.cli.policies import times
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process_tree import memory_mb
-from understudy.runtime.status import is_partitioned, started_as
+from understudy.runtime.seating import PRIMARY, SECONDARY, in_one_piece, seats_in
+from understudy.runtime.status import started_as
 from understudy.runtime.trial import Trial, all_active, ready_processes
 
 STEADY_S = 8.0
@@ -75,18 +77,19 @@ class Show:
         self._wait_for_nodes()
         status = self._wait_until_steady("Every place is filled and output is flowing.")
         self.story.steady_us = now_us()
-        if is_partitioned(status):
+        if in_one_piece(seats_in(status)):
+            survivor = self._trial.process_in(SECONDARY)
+            self._wait_for_catch_up(self._kill(PRIMARY, "the primary"))
+            self._wait_until_steady("Every place is filled again and output is flowing.")
+            self._kill(survivor, "the former secondary")
+            left = len(status["seats"]) - 1
+            self._say("One replica is left." if left == 1 else f"{left} replicas are left.")
+        else:
             first, second = holders(status)[1:3] if len(holders(status)) > 2 else holders(status)
             self._await_steps()
             self._wait_for_catch_up(self._kill(first, copies_on(status, first)))
             status = self._wait_until_steady("Every place is filled again and output is flowing.")
             self._wait_for_catch_up(self._kill(second, copies_on(status, second)))
-        else:
-            survivor = self._trial.process_in("secondary")
-            self._wait_for_catch_up(self._kill("primary", "primary"))
-            self._wait_until_steady("Both places are filled again and output is flowing.")
-            self._kill(survivor, "the former secondary")
-            self._say("One replica is left.")
         self._say("Waiting for the end of the input.")
         self._trial.wait_finished(source_s + 120.0)
         self.story.ended_us = now_us()
@@ -138,9 +141,8 @@ class Show:
         newest = max(status["seats"].values(), key=lambda seat: int(seat["epoch"]))
         kill.caught_up = started_as(newest["node"])
         took_s = (kill.caught_up_us - kill.at_us) / 1e6
-        self._say(
-            f"Everything is there twice again {took_s:.1f} s after the kill, thanks to {kill.caught_up}."
-        )
+        again = times(status["replicas"]).capitalize()
+        self._say(f"{again} again, {took_s:.1f} s after the kill, thanks to {kill.caught_up}.")
 
     # --- meanwhile ---------------------------------------------------------------------------------------
 

@@ -7,11 +7,13 @@ from argparse import Namespace
 from typing import Any
 
 from understudy.cli.folders import existing_folder
-from understudy.cli.picture import LEGEND, figures, node_lines
+from understudy.cli.picture import figures, legend, node_lines
+from understudy.cli.policies import titled
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.process import failure_file, finished_file
+from understudy.runtime.seating import in_one_piece, seats_in
 from understudy.runtime.settings import RunSettings
-from understudy.runtime.status import is_partitioned, status_of
+from understudy.runtime.status import status_of
 
 
 def execute(arguments: Namespace) -> int:
@@ -20,20 +22,34 @@ def execute(arguments: Namespace) -> int:
     if arguments.json:
         print(json.dumps(status, indent=2))
         return 0
-    print(f"run {settings.run}   flow {status['flow']}   policy {status['policy']}   epoch {status['epoch']}")
+    print("   ".join(_header(settings, status)))
     lines = node_lines(status, {})
     width = max([10, *(len(line.place) for line in lines)])
     for line in lines:
         sends = "sends" if line.sends else ""
         print(f"{line.node:<12} {line.place:<{width}} {line.state:<14} {sends:<6} {line.group}".rstrip())
-    if is_partitioned(status):
-        print(LEGEND)
+    if (marks := legend(status)) is not None:
+        print(marks)
     if not status["members"]:
         print("no node is ready; Spark takes a while to start")
     print(figures({}, status).sentence)
     if status["lost"]:
         print(f"The flow is lost: {status['lost']}")
     return 0
+
+
+def _header(settings: RunSettings, status: dict[str, Any]) -> list[str]:
+    policy = titled(status["policy"], status["replicas"])
+    seats = seats_in(status)
+    # The lines below name no partition then, and `move` asks for it.
+    whole = [f"partition {next(iter(seats)).partition}"] if in_one_piece(seats) else []
+    return [
+        f"run {settings.run}",
+        f"flow {status['flow']}",
+        f"policy {policy}",
+        f"epoch {status['epoch']}",
+        *whole,
+    ]
 
 
 def _asked(settings: RunSettings) -> dict[str, Any]:

@@ -16,10 +16,8 @@ from typing import Any
 
 from understudy.cli.folders import existing_folder
 from understudy.cli.interruption import Interruption
-from understudy.core.flux_view import FluxView
-from understudy.core.view import Status
+from understudy.core.view.view import Status, View
 from understudy.flow.errors import EnvironmentFailed, UserError
-from understudy.flow.policy import policy_named
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.reports import Wish
 from understudy.runtime.coordination.wishes import asked
@@ -42,21 +40,19 @@ class Look:
 
 
 @contextmanager
-def connected(arguments: Namespace) -> Iterator[Coordination[FluxView]]:
-    """A connection to the partitioned run that a command names. Raises `UserError` if it is none."""
+def connected(arguments: Namespace) -> Iterator[Coordination]:
+    """A connection to the run that a command names. Raises `UserError` if nothing can move there."""
     settings = RunSettings.load(existing_folder(arguments.folder))
-    if not policy_named(settings.policy).partitioned:
+    if settings.policy.replicas == 1:
         raise UserError(
-            f"Run {settings.run} has policy {settings.policy!r}, under which a node runs the whole flow: "
-            "there are no partitions to move. Start it with --policy flux."
+            f"Run {settings.run} has policy {settings.policy.name!r}, which runs one copy of everything; a "
+            "copy moves only while another one goes on with the flow. Start it with --policy pair or flux."
         )
-    with Coordination(
-        settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S, view_type=FluxView
-    ) as coordination:
+    with Coordination(settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S) as coordination:
         yield coordination
 
 
-def answered(coordination: Coordination[FluxView], wish: Wish) -> dict[str, Any] | None:
+def answered(coordination: Coordination, wish: Wish) -> dict[str, Any] | None:
     """What the leader answers to a wish; None if it declines, which is told here."""
     answer = asked(coordination, wish, ANSWER_TIMEOUT_S)
     if answer is None:
@@ -71,9 +67,9 @@ def answered(coordination: Coordination[FluxView], wish: Wish) -> dict[str, Any]
     return None
 
 
-def follow(coordination: Coordination[FluxView], since: int, look: Callable[[FluxView], Look]) -> int:
+def follow(coordination: Coordination, since: int, look: Callable[[View], Look]) -> int:
     """Tell how a wish goes on from the view of that epoch, until it is done or hopeless; the exit code."""
-    views: queue.SimpleQueue[FluxView] = queue.SimpleQueue()
+    views: queue.SimpleQueue[View] = queue.SimpleQueue()
     coordination.watch_view(views.put)
     said, moving = "", True
     news_s = time.monotonic()

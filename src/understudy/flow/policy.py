@@ -38,7 +38,7 @@ class Policy:
     unit: str = FLOW
     #: Whether each replica of the flow keeps to itself, so that one loss costs all of it, for good.
     isolated: bool = False
-    #: How many nodes a run has unless it says otherwise; 0: one for each replica.
+    #: How many nodes a run has unless it says otherwise; never fewer than one for each replica.
     nodes: int = 0
     #: How many nodes wait to take the place of one.
     standby: int = 1
@@ -71,7 +71,7 @@ class Policy:
 
     @property
     def nodes_usual(self) -> int:
-        return self.nodes or self.replicas
+        return max(self.nodes, self.replicas)
 
     def partitions_for(self, nodes: int) -> int:
         """Into how many partitions a fragment is split on so many nodes, unless a run says otherwise."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 from understudy.flow.errors import EnvironmentFailed
@@ -68,8 +67,3 @@ def status_of(settings: RunSettings, timeout_s: float = 5.0) -> dict[str, Any]:
 def started_as(node: str) -> str:
     """The name a node's process was started under; the node's own name counts its incarnations."""
     return node.rpartition(".")[0] or node
-
-
-def is_partitioned(status: Mapping[str, Any]) -> bool:
-    """Whether its seats are those of copies of partitions, "sessions/0:PRIM", and not just PRIM and SEC."""
-    return any("/" in place for place in status.get("seats", ()))

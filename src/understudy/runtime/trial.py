@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.local import LocalRun
-from understudy.runtime.status import is_partitioned, started_as
+from understudy.runtime.seating import ROLES, players, seats_in, senders_in
+from understudy.runtime.status import started_as
 
 POLL_S = 0.2
 #: A replica keeps up when it has no more than this many buckets to go.
@@ -59,7 +60,8 @@ class Trial:
         self.latest: dict[str, Any] | None = None
         self._tell = tell
         self._pause = pause
-        self._decided_after = 0
+        #: Seats that were harmed, by copy: the controller has decided when other nodes sit there, or none.
+        self._harmed: dict[str, int] = {}
 
     # --- watching ----------------------------------------------------------------------------------------
 
@@ -93,7 +95,7 @@ class Trial:
         def held(status: dict[str, Any]) -> bool:
             nonlocal since_s
             now_s = time.monotonic()
-            decided = status["epoch"] > self._decided_after
+            decided = self._is_decided(status)
             since_s = min(since_s, now_s) if decided and steady(status) else math.inf
             tired = now_s - began_s > patience_s and decided and warm(status) and status["rows_out"] > 0
             return tired or now_s - since_s >= held_s
@@ -116,8 +118,16 @@ class Trial:
         return self.wait(f"{rows} more rows of output", delivered, timeout_s)
 
     def wait_decided(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Wait until the controller has decided about the seated node that was harmed last."""
-        return self.wait("a new view", lambda status: status["epoch"] > self._decided_after, timeout_s)
+        """Wait until the controller has decided about every seated node that was harmed."""
+        return self.wait("a decision about the harmed nodes", self._is_decided, timeout_s)
+
+    def _is_decided(self, status: dict[str, Any]) -> bool:
+        # A gateway that has just been started again does not know of any seat.
+        seats = status["seats"]
+        return all(
+            copy in seats and (seats[copy]["status"] == "DEAD" or seats[copy]["epoch"] != epoch)
+            for copy, epoch in self._harmed.items()
+        )
 
     def wait_member(self, name: str, timeout_s: float = 120.0) -> dict[str, Any]:
         """Wait until a process that was started again is ready: a member, with or without a seat."""
@@ -151,48 +161,44 @@ class Trial:
     # --- harming -----------------------------------------------------------------------------------------
 
     def process_in(self, role: str) -> str:
-        """The process that plays a role now.
+        """The process that plays a role of `seating` now. Raises `ValueError` if several do."""
 
-        `primary` and `secondary` are the slots; `sender` is who sends, `holder` the other one; `standby` is
-        the node that is catching up, or else one without a seat. In a partitioned flow a node has many
-        roles, and only `standby` says whom is meant.
-        """
-        status = self.wait("a sender", lambda s: is_partitioned(s) or s.get("sender") is not None)
-        if role == "standby":
-            return self._standby(status)
-        if is_partitioned(status):
-            raise ValueError(f"every node is {role} of some partitions: name one")
-        seats = {slot: seat["node"] for slot, seat in status["seats"].items()}
-        sender = status["sender"]
-        if role == "holder":
-            return started_as(next(node for slot, node in seats.items() if slot != sender))
-        return started_as(seats[{"primary": "PRIM", "secondary": "SEC", "sender": sender}[role]])
+        def found(status: dict[str, Any]) -> list[str]:
+            children = self.run.children
+            running = [m for m in status["members"] if children[started_as(m)].running]
+            return players(role, seats_in(status), senders_in(status), running)
 
-    def _standby(self, status: dict[str, Any]) -> str:
-        seats = status["seats"].values()
-        catching_up = [started_as(seat["node"]) for seat in seats if seat["status"] == "STDBY"]
-        active = {started_as(seat["node"]) for seat in seats if seat["status"] == "ACTIVE"}
-        children = self.run.children
-        free = [name for name in self.run.node_names if name not in active and children[name].running]
-        return (catching_up or free)[0]
+        status = self.wait(f"a {role}", lambda status: bool(found(status)))
+        processes = [started_as(node) for node in found(status)]
+        if len(processes) > 1:
+            raise ValueError(f"{', '.join(processes)} are each {role} of some partitions: name one")
+        return processes[0]
 
     def kill(self, role_or_name: str, number: signal.Signals = signal.SIGKILL) -> str:
-        """Kill whoever plays a role, or a process by name; returns the process's name."""
-        roles = ("primary", "secondary", "sender", "holder", "standby")
-        name = self.process_in(role_or_name) if role_or_name in roles else role_or_name
-        if number in (signal.SIGKILL, signal.SIGSTOP) and name not in ("gateway", "zookeeper"):
+        """Kill the process that plays a role, or a process by name; returns the process's name."""
+        return self.kill_at_once([role_or_name], number)[0]
+
+    def kill_at_once(
+        self, roles_or_names: Sequence[str], number: signal.Signals = signal.SIGKILL
+    ) -> list[str]:
+        """Kill several processes with nothing in between; returns their names."""
+        names = [self.process_in(each) if each in ROLES else each for each in roles_or_names]
+        if "zookeeper" in names and self.run.zookeeper is None:
+            raise ValueError("this run does not own its ZooKeeper")
+        if number in (signal.SIGKILL, signal.SIGSTOP) and not set(names) <= {"gateway", "zookeeper"}:
             status = self.wait("a status", lambda _status: True)
-            seats = status["seats"].values()
-            if name in {started_as(seat["node"]) for seat in seats if seat["status"] != "DEAD"}:
-                self._decided_after = status["epoch"]
-        self._note(number.name, name)
-        if name == "zookeeper":
-            if self.run.zookeeper is None:
-                raise ValueError("this run does not own its ZooKeeper")
-            self.run.zookeeper.kill()
-        else:
-            self.run.kill(name, number)
-        return name
+            self._harmed |= {
+                copy: seat["epoch"]
+                for copy, seat in status["seats"].items()
+                if started_as(seat["node"]) in names and seat["status"] != "DEAD"
+            }
+        for name in names:
+            self._note(number.name, name)
+            if name != "zookeeper":
+                self.run.kill(name, number)
+            elif self.run.zookeeper is not None:
+                self.run.zookeeper.kill()
+        return names
 
     def restart(self, name: str) -> None:
         """Start a killed process again."""
@@ -230,12 +236,11 @@ def warm(status: dict[str, Any]) -> bool:
 def steady(status: dict[str, Any]) -> bool:
     """Whether every replica is warm and keeps up with the input, and output comes regularly.
 
-    Only the sender's pace shows in the output. The other one must be as far, or it could not take over. In a
-    partitioned flow each partition has a sender of its own, and what a node tells is the worst of its copies.
+    Only the sender's pace shows in the output. The others must be as far, or they could not take over. What a
+    node tells is the worst of its copies.
     """
-    if not warm(status) or status["last_output_s"] is None:
-        return False
-    if not is_partitioned(status) and status["sender"] is None:
+    senders = status["senders"].values()
+    if not warm(status) or status["last_output_s"] is None or not senders or None in senders:
         return False
     behind: list[int] = [status["nodes"][seat["node"]]["queued_buckets"] for seat in status["seats"].values()]
     return max(behind) <= BEHIND_BUCKETS_MAX and float(status["last_output_s"]) < PAUSE_S_MAX
