@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 import understudy as us
 from understudy.flow.durations import duration_text, duration_us
-from understudy.flow.policy import Pair, Unprotected, policy_named
+from understudy.flow.policy import POLICIES, Policy, policy_named
 
 PACKETS = us.Push("src string, ts timestamp")
 
@@ -193,15 +194,26 @@ def test_explain_names_every_part() -> None:
 
 
 def test_policies_are_found_by_name() -> None:
-    assert policy_named("none") == Unprotected()
-    assert policy_named("pair", silence_ms=500) == Pair(silence_ms=500)
+    assert policy_named("none").replicas == 1
+    assert policy_named("pair", silence_ms=500).silence_ms == 500
     assert policy_named("pair").replicas == 2
+    assert policy_named("pair", replicas=3).replicas == 3
     with pytest.raises(us.FlowError, match=r"no policy 'magic'\. Known policies: none, pair"):
         policy_named("magic")
     with pytest.raises(us.FlowError, match=r"no parameter 'speed'\. It has: silence_ms"):
         policy_named("pair", speed=3)
     with pytest.raises(us.FlowError, match="at least 500"):
         policy_named("pair", silence_ms=1)
+    with pytest.raises(us.FlowError, match="between 2 and 9"):
+        policy_named("pair", replicas=1)
+    with pytest.raises(us.FlowError, match="'none' has no parameter 'replicas'"):
+        policy_named("none", replicas=2)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_policy_is_carried_whole(name: str) -> None:
+    policy = policy_named(name, silence_ms=700)
+    assert Policy.from_json(json.loads(json.dumps(policy.to_json()))) == policy
 
 
 def test_kinds_and_writers_check_their_parameters() -> None:
