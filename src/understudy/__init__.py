@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from understudy.flow.errors import ContractViolation, EnvironmentFailed, FlowError, RowError, UserError
     from understudy.flow.flow import Flow
-    from understudy.flow.kinds import Files, Generator, Push
-    from understudy.flow.writers import Callback, Console, JsonLines, Parquet
+    from understudy.flow.kinds import Batch, Push, Reader, SourceKind
+    from understudy.flow.writers import SinkKind, Writer
     from understudy.runtime.client import Client
+    from understudy.runtime.ingest.files import Files
+    from understudy.runtime.ingest.generator import Generator
+    from understudy.runtime.sinks.callback import Callback
+    from understudy.runtime.sinks.console import Console
+    from understudy.runtime.sinks.json_lines import JsonLines
+    from understudy.runtime.sinks.parquet import Parquet
     from understudy.runtime.sinks.reading import read_output
 
 __version__ = "0.1.0"
@@ -26,11 +32,17 @@ __all__ = [
     "Push",
     "Generator",
     "Files",
-    # writers of sinks
+    # kinds of sinks
     "Parquet",
     "JsonLines",
     "Console",
     "Callback",
+    # kinds of your own
+    "SourceKind",
+    "Reader",
+    "Batch",
+    "SinkKind",
+    "Writer",
     # pushing to a run, and reading what it wrote
     "Client",
     "read_output",
@@ -45,12 +57,17 @@ __all__ = [
 _HOMES = {
     "Flow": "understudy.flow.flow",
     "Push": "understudy.flow.kinds",
-    "Generator": "understudy.flow.kinds",
-    "Files": "understudy.flow.kinds",
-    "Parquet": "understudy.flow.writers",
-    "JsonLines": "understudy.flow.writers",
-    "Console": "understudy.flow.writers",
-    "Callback": "understudy.flow.writers",
+    "Generator": "understudy.runtime.ingest.generator",
+    "Files": "understudy.runtime.ingest.files",
+    "Parquet": "understudy.runtime.sinks.parquet",
+    "JsonLines": "understudy.runtime.sinks.json_lines",
+    "Console": "understudy.runtime.sinks.console",
+    "Callback": "understudy.runtime.sinks.callback",
+    "SourceKind": "understudy.flow.kinds",
+    "Reader": "understudy.flow.kinds",
+    "Batch": "understudy.flow.kinds",
+    "SinkKind": "understudy.flow.writers",
+    "Writer": "understudy.flow.writers",
     "read_output": "understudy.runtime.sinks.reading",
     "Client": "understudy.runtime.client",
     "UserError": "understudy.flow.errors",

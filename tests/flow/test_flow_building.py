@@ -87,7 +87,7 @@ def _named(name: str, arguments: int) -> Any:
         ),
         ({"kind": PACKETS, "time": "ts", "lateness": "5"}, "'5' is not a duration"),
         ({"kind": PACKETS, "time": "ts", "idle": "soon"}, "idle: 'soon' is not a duration"),
-        ({"kind": "kafka", "time": "ts"}, "expected Push, Generator or Files"),
+        ({"kind": "kafka", "time": "ts"}, "expected a kind of source, such as Push, Generator or Files"),
     ],
 )
 def test_a_source_that_cannot_work_is_refused(arguments: dict[str, Any], says: str) -> None:
@@ -173,6 +173,26 @@ def test_a_bucket_is_a_whole_number_of_milliseconds(bucket: str) -> None:
 def test_durations_are_read_and_written(text: str, time_us: int) -> None:
     assert duration_us(text, "here") == time_us
     assert duration_us(duration_text(time_us), "here") == time_us
+
+
+def flow_with_sinks(*kinds: us.SinkKind) -> us.Flow:
+    flow = us.Flow("f")
+    source = flow.source("s", PACKETS, time="ts")
+    fragment = flow.fragment(source, time="ts")(same)
+    for kind in kinds:
+        flow.sink(fragment, kind)
+    return flow
+
+
+def test_kinds_of_ones_own_are_checked_too() -> None:
+    class Nothing(us.SourceKind):
+        def open(self, source: Any, position: Any) -> None:
+            return None
+
+    with pytest.raises(us.FlowError, match="Nothing has no `schema`"):
+        us.Flow("f").source("s", Nothing(), time="ts")
+    with pytest.raises(us.FlowError, match="expected a kind of sink, such as Parquet"):
+        flow_with_sinks("out")  # type: ignore[arg-type]
 
 
 def test_explain_names_every_part() -> None:

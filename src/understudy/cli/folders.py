@@ -7,10 +7,8 @@ from pathlib import Path
 
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
-from understudy.flow.writers import JsonLines, Parquet
 from understudy.runtime.local import new_run_folder
 from understudy.runtime.settings import FILE, RunSettings
-from understudy.runtime.sinks.naming import finished_files
 
 RUNS = Path("runs")
 
@@ -67,19 +65,14 @@ def require_empty_outputs(flow: Flow) -> None:
     buckets would count as delivered.
     """
     for sink in flow.sinks.values():
-        if isinstance(sink.writer, Parquet | JsonLines):
-            folder = Path(sink.writer.path)
-            if folder.is_dir() and finished_files(folder):
-                raise UserError(
-                    f"sink {sink.name!r}: {folder} holds the output of an earlier run. "
-                    "Move or remove it, or let the sink write to another folder."
-                )
+        earlier = sink.kind.earlier_output()
+        if earlier is not None:
+            raise UserError(
+                f"sink {sink.name!r}: {earlier} holds the output of an earlier run. "
+                "Move or remove it, or let the sink write to another place."
+            )
 
 
 def outputs(flow: Flow) -> list[str]:
     """The folders that a flow writes to."""
-    return [
-        str(Path(sink.writer.path).resolve())
-        for sink in flow.sinks.values()
-        if isinstance(sink.writer, Parquet | JsonLines)
-    ]
+    return [str(folder.resolve()) for sink in flow.sinks.values() for folder in sink.kind.folders()]

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from understudy.demo.packets import SCHEMA, lanes_for, packets
 from understudy.flow.flow import Flow
-from understudy.flow.kinds import Generator
-from understudy.flow.writers import Parquet
+from understudy.runtime.ingest.generator import Generator
+from understudy.runtime.sinks.parquet import Parquet
 
 SOURCE = "packets"
 #: Packets of a session are a turn apart (see `packets`).

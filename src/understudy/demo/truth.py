@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from understudy.engine.session import session, stop_session
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
-from understudy.flow.kinds import Generator
 from understudy.flow.schema import TIMESTAMP
+from understudy.runtime.ingest.feed import CLIENT
+from understudy.runtime.ingest.generator import Generator
 from understudy.runtime.ingest.ingest import Ingest
-from understudy.runtime.ingest.sources import CLIENT
 
 
 def origin_us(flow: Flow, source: str, log: Path) -> int:

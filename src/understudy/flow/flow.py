@@ -18,10 +18,10 @@ from understudy.flow.durations import duration_us
 from understudy.flow.errors import FlowError
 from understudy.flow.explain import explain
 from understudy.flow.keys import require_keys
-from understudy.flow.kinds import Files, Generator, Kind, Push
+from understudy.flow.kinds import SourceKind
 from understudy.flow.model import Fragment, Sink, Source
 from understudy.flow.order import topological
-from understudy.flow.writers import Callback, Console, JsonLines, Parquet, Writer
+from understudy.flow.writers import SinkKind
 
 # Names become folder names, stream names and columns of reports.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
@@ -61,7 +61,7 @@ class Flow:
     def source(
         self,
         name: str,
-        kind: Kind,
+        kind: SourceKind,
         *,
         time: str,
         late: str = "restamp",
@@ -82,12 +82,17 @@ class Flow:
         None sets no limit.
         """
         where = f"source {self._free_stream_name('source', name)!r}"
-        if not isinstance(kind, Push | Generator | Files):
-            raise FlowError(f"{where}: expected Push, Generator or Files, not {kind!r}.")
+        if not isinstance(kind, SourceKind):
+            raise FlowError(
+                f"{where}: expected a kind of source, such as Push, Generator or Files, not {kind!r}."
+            )
+        schema = getattr(kind, "schema", None)
+        if not isinstance(schema, str):
+            raise FlowError(f"{where}: {type(kind).__name__} has no `schema`, a text of Spark DDL.")
         idle_us = None if idle is None else duration_us(idle, f"{where}, idle")
         lateness_us = duration_us(lateness, f"{where}, lateness")
         ahead_us = None if ahead is None else duration_us(ahead, f"{where}, ahead")
-        source = Source(name, kind, kind.schema, time, late, lateness_us, idle_us, ahead_us)
+        source = Source(name, kind, schema, time, late, lateness_us, idle_us, ahead_us)
         self._sources[name] = source
         return source
 
@@ -124,10 +129,12 @@ class Flow:
 
         return add
 
-    def sink(self, fragment: Fragment | str, writer: Writer, name: str | None = None) -> Sink:
-        """Deliver a fragment's output to `writer`. Unless named, a sink is named like its fragment."""
-        if not isinstance(writer, Parquet | JsonLines | Console | Callback):
-            raise FlowError(f"sink: expected Parquet, JsonLines, Console or Callback, not {writer!r}.")
+    def sink(self, fragment: Fragment | str, kind: SinkKind, name: str | None = None) -> Sink:
+        """Deliver a fragment's output to where `kind` says. Unless named, it is named like its fragment."""
+        if not isinstance(kind, SinkKind):
+            raise FlowError(
+                f"sink: expected a kind of sink, such as Parquet, JsonLines or Callback, not {kind!r}."
+            )
         source = self._input_name("sink", fragment)
         if name is None:
             taken = [
@@ -138,7 +145,7 @@ class Flow:
             name = taken[0]
         if _checked_name("sink", name) in self._sinks:
             raise FlowError(f"flow {self.name!r} has two sinks named {name!r}. Give one another name.")
-        sink = Sink(name, source, writer)
+        sink = Sink(name, source, kind)
         self._sinks[name] = sink
         return sink
 

@@ -1,91 +1,97 @@
-"""Kinds of sources: where a source's rows come from. All are data; reading happens in the runtime.
+"""Where a source's rows come from: the interface of every kind of source, Understudy's own and yours.
 
-- `Push`: clients push rows to the gateway and repeat a push until it is acknowledged.
-- `Generator`: a pure function of row numbers; the same run can be made again anywhere.
-- `Files`: a file, or a folder whose files are read in the order of their names.
+A **source kind** is data: it is built wherever the flow file is loaded, in every process of a run, and opens
+nothing. Clients push the rows of a `Push` source. For every other kind the gateway opens a **reader**, which
+fetches rows. `docs/extending.md` has an example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from understudy.flow.errors import FlowError
 from understudy.flow.schema import parse_schema
 
-FORMATS = ("jsonl", "csv", "parquet")
+if TYPE_CHECKING:
+    from understudy.flow.model import Source
 
-#: (seed, first row's number, number of rows) -> those rows without their time column.
-Generate = Callable[[int, int, int], "Mapping[str, Any] | pa.Table"]
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one `Reader.read` gave.
+
+    `rows` is anything that a client may push: a list of dicts, a dict of columns, a pandas frame or an Arrow
+    table; None if there are none now. `position` is any JSON value that says where to go on behind these
+    rows; it is kept with them, and not without (an empty list of rows will do). `again_us` is when to read
+    next, by the wall clock in microseconds since 1970; a time that has passed means at once, where there were
+    rows. `ended` closes the source after these rows.
+    """
+
+    rows: object | None = None
+    position: Any = None
+    again_us: int = 0
+    ended: bool = False
+
+
+class Reader(ABC):
+    """Fetches the rows of one source.
+
+    The gateway calls `read` and at the end `close`, in a thread that only this source has: no two calls
+    overlap, and a reader that is slow holds up no other source. `read` is not called while the flow cannot
+    take more rows of this source. An exception ends the gateway; when it is started again, it opens the
+    source at its last position.
+
+    Rows and position go into the gateway's log in one record. So a crash loses and repeats nothing, as long
+    as reading from a position gives again what it gave before: rows that were read and not logged are read
+    once more.
+    """
+
+    @abstractmethod
+    def read(self, now_us: int) -> Batch:
+        """The next rows, some thousands at most, at `now_us` by the wall clock.
+
+        Do not wait for rows: return a `Batch` without any that says when to ask again. While it works, the
+        source does not count as silent. Raise `RowError` or `UserError` if the source cannot go on.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most readers have nothing to close
+        """The source has ended, or the gateway ends in order. Not called after a crash or a failure."""
+
+
+class SourceKind(ABC):
+    """A kind of source. Subclass it, best as a frozen dataclass, and check its parameters when it is built.
+
+    `schema` is Spark DDL, such as "user string, ts timestamp".
+    """
+
+    schema: str
+
+    @abstractmethod
+    def open(self, source: Source, position: Any) -> Reader | None:
+        """A reader that goes on at `position`; None if clients push the rows of this kind.
+
+        `position` is what the last `Batch` in the log had, after its way through JSON (tuples become lists,
+        keys texts); None at the start of a run. Called once in each life of the gateway. Leave the first
+        contact with the outside to `read`.
+        """
+
+    def describe(self) -> str:
+        """Where the rows come from, in a few words: `understudy explain` shows it."""
+        return type(self).__name__
 
 
 @dataclass(frozen=True)
-class Push:
-    """Rows that clients push. `schema` is Spark DDL, such as "user string, ts timestamp"."""
+class Push(SourceKind):
+    """Rows that clients push to the gateway. They repeat a push until it is acknowledged."""
 
     schema: str
 
     def __post_init__(self) -> None:
         parse_schema(self.schema)
 
+    def open(self, source: Source, position: Any) -> Reader | None:
+        return None
 
-@dataclass(frozen=True)
-class Generator:
-    """Rows made by `function(seed, first, count)`: a dict of columns, or an Arrow table, of `count` rows.
-
-    The function must be pure: asked again for the same rows it returns the same rows. It leaves the time
-    column out: row i happens at the source's start + i / `rows_per_s`. After `rows` rows the source ends;
-    None means never.
-    """
-
-    schema: str
-    function: Generate
-    rows_per_s: float
-    seed: int = 0
-    rows: int | None = None
-
-    def __post_init__(self) -> None:
-        parse_schema(self.schema)
-        if not callable(self.function):
-            raise FlowError(f"Generator: function must be callable, not {self.function!r}.")
-        if not 0 < self.rows_per_s <= 100_000_000:
-            raise FlowError(
-                f"Generator: rows_per_s must lie above 0 and at most 1e8, not {self.rows_per_s!r}."
-            )
-        if self.rows is not None and self.rows < 0:
-            raise FlowError(f"Generator: rows must be None or not negative, not {self.rows!r}.")
-
-
-@dataclass(frozen=True)
-class Files:
-    """Rows from the file `path`, or from the files of the folder `path` in the order of their names.
-
-    With `follow`, the source goes on when the last file grows or a file with a greater name appears; without
-    it, the source ends with the last file. Names that start with "." or "_" are skipped. A csv file has a
-    header line; an empty field is null, except in a string column.
-    """
-
-    path: str | Path
-    schema: str
-    format: str = "jsonl"
-    follow: bool = False
-
-    def __post_init__(self) -> None:
-        schema = parse_schema(self.schema)
-        if self.format not in FORMATS:
-            raise FlowError(
-                f"Files({str(self.path)!r}): format {self.format!r} is not one of {', '.join(FORMATS)}."
-            )
-        for field in schema:
-            if self.format == "csv" and (pa.types.is_nested(field.type) or pa.types.is_binary(field.type)):
-                raise FlowError(
-                    f"Files({str(self.path)!r}): a csv file cannot hold field {field.name!r}, {field.type}. "
-                    "Use jsonl or parquet."
-                )
-
-
-Kind = Push | Generator | Files
+    def describe(self) -> str:
+        return "pushed by clients"

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from understudy.flow.errors import FlowError
-from understudy.flow.kinds import Kind
+from understudy.flow.kinds import SourceKind
 from understudy.flow.schema import TIMESTAMP, parse_schema
-from understudy.flow.writers import Writer
+from understudy.flow.writers import SinkKind
 
 #: What happens to a row that is older than a sealed bucket of its source.
 LATE = ("restamp", "drop", "refuse")
@@ -28,7 +28,7 @@ class Source:
     """
 
     name: str
-    kind: Kind
+    kind: SourceKind
     schema: str
     time: str
     late: str
@@ -76,8 +76,8 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Sink:
-    """A fragment's output, delivered to a writer in order and once."""
+    """A fragment's output, delivered in order to where its kind says."""
 
     name: str
     input: str
-    writer: Writer
+    kind: SinkKind

@@ -14,6 +14,7 @@ import pytest
 
 import understudy as us
 from understudy.core.bucket import NOTHING, Bucket
+from understudy.core.errors import BrokenInvariant
 from understudy.core.history import parts_of
 from understudy.core.partition import Partition
 from understudy.runtime.gateway import delivery as module
@@ -51,7 +52,7 @@ def in_parts(number: int, parts: dict[int, list[tuple[int, int]]]) -> Bucket:
     return Bucket(number, tuple(encoded), sum(len(payload) for _, payload in encoded))
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The process died here."""
 
 
@@ -111,9 +112,9 @@ def test_no_sink_waits_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     go_on = threading.Event()
     honest = attempt.writer("one").deliver
 
-    def held_up(buckets: Any, through: int) -> None:
+    def held_up(rows: pa.Table, first: int, through: int) -> None:
         assert go_on.wait(30)
-        honest(buckets, through)
+        honest(rows, first, through)
 
     monkeypatch.setattr(attempt.writer("one"), "deliver", held_up)
     attempt.delivery.start()
@@ -166,9 +167,9 @@ def test_a_crash_around_the_sink_loses_and_repeats_nothing(
     first = Attempt(tmp_path)
     honest = first.writer("one").deliver
 
-    def crashing(buckets: Any, through: int) -> None:
+    def crashing(rows: pa.Table, first: int, through: int) -> None:
         if crash_in == "after the sink":
-            honest(buckets, through)
+            honest(rows, first, through)
         raise Crash
 
     monkeypatch.setattr(first.writer("one"), "deliver", crashing)
@@ -189,6 +190,46 @@ def test_a_crash_around_the_sink_loses_and_repeats_nothing(
     assert rows_in(tmp_path) == [30, 31, 70]
     chain = [(done.after, done.through) for done in second.reported["one"]]
     assert all(a[1] == b[0] for a, b in pairwise(chain))
+
+
+class Counting(us.Writer):
+    """A writer without a memory. Its first call fails if it is told to."""
+
+    def __init__(self, calls: list[tuple[list[int], int, int]], *, fails: bool) -> None:
+        self._calls = calls
+        self._fails = fails
+
+    def deliver(self, rows: pa.Table, first: int, through: int) -> None:
+        self._calls.append((rows.column("v").to_pylist(), first, through))
+        if self._fails:
+            raise ZeroDivisionError("no")
+
+    def close(self) -> None:
+        self._calls.append(([], 0, 0))
+
+
+def test_the_journal_keeps_the_position_of_a_writer_that_keeps_none(tmp_path: Path) -> None:
+    calls: list[tuple[list[int], int, int]] = []
+    first = Attempt(tmp_path)
+    first.delivery._sinks["one"]._writer = Counting(calls, fails=False)
+    first.deliver(bucket(3, 30), bucket(4, 40), bucket(6))
+    second = Attempt(tmp_path)
+    assert second.position["one"] == 6
+    second.delivery._sinks["one"]._writer = Counting(calls, fails=True)
+    second.deliver(bucket(4, 40), bucket(7, 70))
+    assert calls == [([30, 40], 3, 6), ([], 0, 0), ([70], 7, 7)], "closed only where it ended in order"
+    (failure,) = second.failures
+    assert isinstance(failure, us.UserError)
+    assert "sink 'one' (JsonLines files in" in str(failure)
+    assert "failed on buckets 7 to 7 (1 rows), which count as not delivered: ZeroDiv" in str(failure)
+    assert Attempt(tmp_path).position["one"] == 6
+
+
+def test_buckets_out_of_order_are_our_bug(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.deliver(bucket(4, 40), bucket(3, 30))
+    assert [type(failure) for failure in attempt.failures] == [BrokenInvariant]
+    assert rows_in(tmp_path) == []
 
 
 def test_output_of_another_run_is_not_taken_for_its_own(tmp_path: Path) -> None:

@@ -14,20 +14,22 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
-from understudy.flow.errors import EnvironmentFailed
+from understudy.core.errors import require
+from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
 from understudy.flow.model import Sink
 from understudy.history.records import parts_text
 from understudy.runtime.gateway.journal import DeliveredRange, Journal
 from understudy.runtime.payload import Part, decode, merged_tables, rows_and_digest
-from understudy.runtime.sinks.opening import open_writer
 
 __all__ = ["DeliveredRange", "Delivery"]
 
@@ -105,7 +107,8 @@ class SinkDelivery:
         self._on_failure = on_failure
         self._digests = digests
         self._journal = Journal(folder / "delivery" / f"{sink.name}.json")
-        self._writer = open_writer(sink, folder)
+        self._described = sink.kind.describe()
+        self._writer = sink.kind.open(sink.name, folder)
         self._waiting: queue.SimpleQueue[Bucket | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"deliver {sink.name}", daemon=True)
         #: Everything through this bucket is delivered.
@@ -113,7 +116,9 @@ class SinkDelivery:
 
     def recover(self) -> list[DeliveredRange]:
         """Find the position. Returns the range that was delivered but not yet reported, if there is one."""
-        at_sink = self._writer.recover()
+        with self._blamed("could not be recovered"):
+            found = self._writer.recover()
+        at_sink = NOTHING if found is None else found
         if not self._journal.exists:
             self._require_fresh(at_sink)
             self._journal.write(NOTHING, None)
@@ -151,6 +156,8 @@ class SinkDelivery:
         try:
             while buckets := self._next_range():
                 self._deliver(buckets)
+            with self._blamed("could not be closed"):
+                self._writer.close()
         except BaseException as error:
             log.exception("delivery to sink %s failed", self._name)
             self._on_failure(error)
@@ -177,22 +184,44 @@ class SinkDelivery:
                 return buckets
 
     def _deliver(self, buckets: Sequence[Bucket]) -> None:
-        through = buckets[-1].number
+        numbers = [bucket.number for bucket in buckets]
+        require(all(a < b for a, b in pairwise(numbers)), f"buckets {numbers} were put out of order")
+        through = max(self.position, numbers[-1])
         tables: list[tuple[BucketId, pa.Table]] = []
         summary: list[tuple[BucketId, int, str]] = []
         for bucket in buckets:
-            if not bucket.empty:
+            if not bucket.empty and bucket.number > self.position:
                 table, rows, digest = self._decoded(cast("tuple[Part, ...]", bucket.payload))
-                if table is not None:
+                if table is not None and rows:
                     tables.append((bucket.number, table))
                 summary.append((bucket.number, rows, digest))
         done = DeliveredRange(self.position, through, tuple(summary))
-        if summary:
+        if tables:
             self._journal.write(self.position, done)
-            self._writer.deliver(tables, through)
+            self._hand_over(tables, through)
         self.position = through
         self._journal.write(through, None)
         self._on_delivered(self._name, done)
+
+    def _hand_over(self, tables: Sequence[tuple[BucketId, pa.Table]], through: BucketId) -> None:
+        first = tables[0][0]
+        rows = pa.concat_tables([table for _, table in tables]).combine_chunks()
+        with self._blamed(
+            f"failed on buckets {first} to {through} ({rows.num_rows} rows), which count as not delivered"
+        ):
+            self._writer.deliver(rows, first, through)
+
+    @contextmanager
+    def _blamed(self, what: str) -> Iterator[None]:
+        """An exception of the user's code as a UserError that names the sink."""
+        try:
+            yield
+        except (UserError, EnvironmentFailed):
+            raise
+        except Exception as problem:
+            raise UserError(
+                f"sink {self._name!r} ({self._described}) {what}: {type(problem).__name__}: {problem}."
+            ) from problem
 
     def _decoded(self, parts: Sequence[Part]) -> tuple[pa.Table | None, int, str]:
         """A bucket's rows for this sink, how many there are, and the digests of its parts."""

@@ -6,7 +6,8 @@ a sequence number; it is answered once its rows are in the log and durable. A cl
 answer for, and a repeated push is answered and not taken in again. A push that does not fit is refused
 whole, with the reason.
 
-Readers (`Generator`, `Files`) run here as threads and push in the same way.
+Sources that fetch their rows themselves are fed here, each in a thread of its own that pushes in the same
+way.
 
 Every source seals, waits and is trimmed on its own. While there is no room for a source, nobody may push to
 it: its clients wait for their answers, its reader waits before it reads. Other sources go on.
@@ -28,12 +29,11 @@ from understudy.core.bucket import BucketId
 from understudy.core.errors import PeerError
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
-from understudy.flow.kinds import Push
 from understudy.runtime.ingest.buckets import SealedBucket
+from understudy.runtime.ingest.feed import Feed, open_feed, run_feed
 from understudy.runtime.ingest.ingest import Ingest
 from understudy.runtime.ingest.rows import from_stream
 from understudy.runtime.ingest.silence import Deafness
-from understudy.runtime.ingest.sources import Reader, open_reader, run_reader
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted
 from understudy.runtime.transport.wire import Frame
@@ -70,10 +70,7 @@ class Intake:
         for room in self._room.values():
             room.set()
         self._deafness = Deafness()
-        for name, source in flow.sources.items():
-            if not isinstance(source.kind, Push):
-                # Until its reader works, a source has no voice.
-                self._deafness.begin(name)
+        self._feeds: dict[str, Feed] = {}
         self._stop = threading.Event()
         self._sealed = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -86,21 +83,20 @@ class Intake:
 
     def start(self) -> None:
         """Begin to seal what clients push."""
+        for source in self._flow.sources.values():
+            feed = open_feed(self._ingest, source)
+            if feed is not None:
+                self._feeds[source.name] = feed
+                # Until its reader works, a source has no voice.
+                self._deafness.begin(source.name)
         self._start(threading.Thread(target=self._hand_on, name="sealing", daemon=True))
 
     def start_readers(self) -> None:
         """Begin to read from sources that fetch their rows themselves."""
-        for source in self._flow.sources.values():
-            reader = open_reader(self._ingest, source)
-            if reader is not None:
-                self._start(
-                    threading.Thread(
-                        target=self._read,
-                        args=(source.name, reader),
-                        name=f"read {source.name}",
-                        daemon=True,
-                    )
-                )
+        for name, feed in self._feeds.items():
+            self._start(
+                threading.Thread(target=self._read, args=(name, feed), name=f"read {name}", daemon=True)
+            )
 
     def _start(self, thread: threading.Thread) -> None:
         self._threads.append(thread)
@@ -158,11 +154,11 @@ class Intake:
 
     # --- readers and sealing -----------------------------------------------------------------------------
 
-    def _read(self, source: str, reader: Reader) -> None:
+    def _read(self, source: str, feed: Feed) -> None:
         try:
             self._deafness.end(source)
             working = partial(self._deafness.during, source)
-            run_reader(reader, partial(self._may_push, source), now_us, self._stop, working)
+            run_feed(feed, partial(self._may_push, source), now_us, self._stop, working)
         except BaseException as error:
             self._on_failure(error)
 

@@ -1,40 +1,46 @@
 """Output to a terminal: a line for the range, then the rows, the first of them at most.
 
-A terminal cannot be asked what it has shown, so nothing is recovered: rows may be printed again after a
-crash.
+A terminal cannot be asked what it has shown: rows may be printed again after a crash.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
-from understudy.core.bucket import NOTHING, BucketId
-from understudy.runtime.sinks.files import json_lines
-from understudy.runtime.sinks.writer import Delivery, undelivered
+from understudy.flow.errors import FlowError
+from understudy.flow.writers import SinkKind, Writer
+from understudy.runtime.sinks.json_lines import json_lines
 
 
-class ConsoleWriter:
-    def __init__(self, name: str, rows_max: int, stream: TextIO | None = None) -> None:
-        self._name = name
+@dataclass(frozen=True)
+class Console(SinkKind):
+    """Standard output. Rows delivered shortly before a crash may be printed again after it."""
+
+    rows_max: int = 20
+
+    def __post_init__(self) -> None:
+        if self.rows_max < 1:
+            raise FlowError(f"Console: rows_max must be at least 1, not {self.rows_max!r}.")
+
+    def open(self, sink: str, folder: Path) -> Writer:
+        return ConsoleWriter(sink, self.rows_max)
+
+    def describe(self) -> str:
+        return "standard output"
+
+
+class ConsoleWriter(Writer):
+    def __init__(self, sink: str, rows_max: int) -> None:
+        self._sink = sink
         self._rows_max = rows_max
-        self._stream = stream or sys.stdout
-        self._position = NOTHING
 
-    def recover(self) -> BucketId:
-        return NOTHING
-
-    def deliver(self, buckets: Delivery, through: BucketId) -> None:
-        if through <= self._position:
-            return
-        fresh = undelivered(buckets, self._position, through)
-        if fresh:
-            table = pa.concat_tables([rows for _, rows in fresh])
-            lines = [f"{self._name}  buckets {fresh[0][0]} to {through}, {table.num_rows} rows"]
-            lines += [f"  {line}" for line in json_lines(table.slice(0, self._rows_max))]
-            if table.num_rows > self._rows_max:
-                lines.append(f"  ... and {table.num_rows - self._rows_max} more")
-            print("\n".join(lines), file=self._stream, flush=True)
-        self._position = through
+    def deliver(self, rows: pa.Table, first: int, through: int) -> None:
+        lines = [f"{self._sink}  buckets {first} to {through}, {rows.num_rows} rows"]
+        lines += [f"  {line}" for line in json_lines(rows.slice(0, self._rows_max))]
+        if rows.num_rows > self._rows_max:
+            lines.append(f"  ... and {rows.num_rows - self._rows_max} more")
+        print("\n".join(lines), file=sys.stdout, flush=True)

@@ -17,7 +17,7 @@ from understudy.core.bucket import BucketId
 
 _DIGITS = 20
 _BELOW_ZERO = 10**_DIGITS
-_NAME = re.compile(r"(-?\d{20})_(-?\d{20})\.(parquet|jsonl)")
+_NAME = re.compile(r"(-?\d{20})_(-?\d{20})\.\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def file_name(first: BucketId, through: BucketId, suffix: str) -> str:
 
 
 def finished_files(folder: Path) -> list[OutputFile]:
-    """The finished output files in order. Files of other names are somebody else's."""
+    """The finished output files in order. Files of other names are not ours."""
     found = []
     for path in sorted(folder.iterdir()):
         match = _NAME.fullmatch(path.name)

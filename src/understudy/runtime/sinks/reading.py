@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.json as pj
-import pyarrow.parquet as pq
 
 from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.runtime.sinks.folder import FolderSink
+from understudy.runtime.sinks.json_lines import JsonLines
 from understudy.runtime.sinks.naming import OutputFile, finished_files
+from understudy.runtime.sinks.parquet import Parquet
+
+_FORMATS: dict[str, type[FolderSink]] = {f".{each.suffix}": each for each in (Parquet, JsonLines)}
 
 
 def read_output(path: str | Path) -> pa.Table:
@@ -21,14 +24,12 @@ def read_output(path: str | Path) -> pa.Table:
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(f"{path}: there is no such folder. Name the one that the sink writes to.")
-    tables = [_read(file) for file in finished_files(folder)]
+    tables = [_read(file) for file in finished_files(folder) if file.path.suffix in _FORMATS]
     return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
 
 
 def _read(file: OutputFile) -> pa.Table:
     try:
-        if file.path.suffix == ".parquet":
-            return pq.ParquetFile(file.path).read()
-        return pj.read_json(file.path)
+        return _FORMATS[file.path.suffix].read(file.path)
     except (OSError, pa.ArrowException) as problem:
         raise EnvironmentFailed(f"The output file {file.path} cannot be read: {problem}.") from problem

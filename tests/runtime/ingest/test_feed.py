@@ -1,8 +1,9 @@
-"""Readers on a real ingress: pacing, resuming after a crash, back pressure, bad content."""
+"""Feeds on a real ingress: pacing, resuming after a crash, back pressure, bad content."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import understudy as us
-from understudy.flow.kinds import Kind
+from understudy.flow.kinds import SourceKind
 from understudy.runtime.ingest import file_blocks
+from understudy.runtime.ingest.feed import Feed, open_feed, run_feed
 from understudy.runtime.ingest.ingest import Ingest
-from understudy.runtime.ingest.sources import Reader, open_reader, run_reader
 
 SCHEMA = "id bigint, word string, ts timestamp"
 
@@ -26,13 +27,13 @@ def generate(seed: int, first: int, count: int) -> dict[str, Any]:
     return {"id": ids, "word": [f"w{(seed * 7 + n) % 5}" for n in ids.tolist()]}
 
 
-def started(kind: Kind, folder: Path) -> tuple[Ingest, Reader, list[dict[str, Any]]]:
+def started(kind: SourceKind, folder: Path) -> tuple[Ingest, Feed, list[dict[str, Any]]]:
     """An ingress, its source's reader, and the rows that its log still holds."""
     flow = us.Flow("f", bucket="100 ms")
     flow.source("s", kind, time="ts")
     ingest = Ingest(flow, folder / "log", sync=False)
     rows = rows_of(ingest.recover())
-    reader = open_reader(ingest, flow.sources["s"])
+    reader = open_feed(ingest, flow.sources["s"])
     assert reader is not None
     return ingest, reader, rows
 
@@ -41,7 +42,7 @@ def rows_of(buckets: list[Any]) -> list[dict[str, Any]]:
     return [row for b in buckets if b.table is not None for row in b.table.to_pylist()]
 
 
-def read_all(kind: Kind, folder: Path, crash_every: int | None = None) -> list[dict[str, Any]]:
+def read_all(kind: SourceKind, folder: Path, crash_every: int | None = None) -> list[dict[str, Any]]:
     """All rows of a source that ends; with a crash after every so many steps."""
     now_us, steps, due = 0, 0, 0
     ingest, reader, _ = started(kind, folder)
@@ -210,17 +211,83 @@ def test_the_loop_asks_before_each_push_and_ends_when_told(tmp_path: Path) -> No
     ingest, reader, _ = started(us.Generator(SCHEMA, generate, rows_per_s=1e6), tmp_path)
     answers = iter([True, True, False])
     clock = iter(range(0, 10_000_000, 100_000))
-    run_reader(reader, lambda: next(answers), lambda: next(clock), Event())
+    run_feed(reader, lambda: next(answers), lambda: next(clock), Event())
     last = ingest.last("s", "reader")
     assert last is not None
     assert last.sequence == 1
     stopped = Event()
     stopped.set()
-    run_reader(reader, lambda: True, lambda: next(clock), stopped)
+    run_feed(reader, lambda: True, lambda: next(clock), stopped)
     assert ingest.last("s", "reader") == last
 
 
-def test_a_pushed_source_has_no_reader(tmp_path: Path) -> None:
+def test_a_pushed_source_has_no_feed(tmp_path: Path) -> None:
     flow = us.Flow("f")
     source = flow.source("s", us.Push(SCHEMA), time="ts")
-    assert open_reader(Ingest(flow, tmp_path, sync=False), source) is None
+    assert open_feed(Ingest(flow, tmp_path, sync=False), source) is None
+
+
+class Scripted(us.Reader):
+    """Reads what it was told, one item after the other."""
+
+    def __init__(self, script: list[Any]) -> None:
+        self._script = script
+        self.closed = False
+
+    def read(self, now_us: int) -> us.Batch:
+        item = self._script.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        return item  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(frozen=True)
+class Script(us.SourceKind):
+    items: tuple[Any, ...]
+    schema: str = SCHEMA
+
+    def open(self, source: Any, position: Any) -> us.Reader:
+        return Scripted(list(self.items)[0 if position is None else position["next"] :])
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"id": number, "ts": number}
+
+
+def test_a_reader_of_the_users_goes_on_behind_its_last_position(tmp_path: Path) -> None:
+    kind = Script(tuple(us.Batch([row(n)], {"next": n + 1}, ended=n == 9) for n in range(10)))
+    rows = read_all(kind, tmp_path, crash_every=3)
+    assert [each["id"] for each in rows] == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        (ZeroDivisionError("no"), "source 's': its reader failed: ZeroDivisionError: no"),
+        (us.UserError("the table is gone"), "^the table is gone$"),
+        ("rows", "its reader returned 'rows', not a Batch"),
+        (us.Batch([row(1)], {1, 2}), r"position of its reader is no JSON: \{1, 2\}"),
+        (us.Batch([{"id": "x"}], 1), "field 'id': 'x' does not fit"),
+    ],
+)
+def test_a_reader_that_fails_is_named_and_nothing_of_its_batch_is_kept(
+    tmp_path: Path, item: Any, says: str
+) -> None:
+    ingest, feed, _ = started(Script((item,)), tmp_path)
+    with pytest.raises(us.UserError, match=says):
+        feed.step(0)
+    assert ingest.last("s", "reader") is None
+
+
+def test_a_reader_without_rows_is_not_asked_in_a_tight_loop(tmp_path: Path) -> None:
+    _, feed, _ = started(Script((us.Batch(), us.Batch([]), us.Batch([row(1)], 1))), tmp_path)
+    assert [feed.step(1_000_000) for _ in range(3)] == [1_010_000, 1_010_000, 0]
+
+
+def test_a_reader_is_closed_when_its_source_ends(tmp_path: Path) -> None:
+    _, feed, _ = started(Script((us.Batch(ended=True),)), tmp_path)
+    run_feed(feed, lambda: True, lambda: 0, Event())
+    assert feed._reader.closed  # type: ignore[attr-defined]

@@ -1,0 +1,118 @@
+"""Feeds: what a source's reader fetches, pushed to ingress as if by a client.
+
+A feed numbers its pushes, and each push's note in the log is the position behind its rows. So a feed keeps
+nothing of its own: after a crash it asks ingress for its last note and goes on exactly behind it.
+
+`step` does one piece of work and says when the next is due; it never waits. `run_feed` is the loop around it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Event
+
+from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.kinds import Batch, Reader
+from understudy.flow.model import Source
+from understudy.runtime.ingest.ingest import Ingest
+from understudy.runtime.ingest.rows import to_table
+
+#: The name under which every feed pushes to its source.
+CLIENT = "reader"
+#: A reader without rows is not asked again before this.
+_PAUSE_US_MIN = 10_000
+
+
+def open_feed(ingest: Ingest, source: Source) -> Feed | None:
+    """The feed of a source that fetches its rows; None for one that clients push to."""
+    last = ingest.last(source.name, CLIENT)
+    with _blamed(source, "could not be opened"):
+        reader = source.kind.open(source, last.note if last else None)
+    return None if reader is None else Feed(ingest, source, reader, last.sequence + 1 if last else 0)
+
+
+class Feed:
+    """Reads one source and pushes what it reads."""
+
+    def __init__(self, ingest: Ingest, source: Source, reader: Reader, sequence: int) -> None:
+        self._ingest = ingest
+        self._source = source
+        self._reader = reader
+        self._sequence = sequence
+
+    def step(self, now_us: int) -> int | None:
+        """Push the rows that are there, if any, and commit them.
+
+        Returns the time at which the next step is due (now or earlier: at once), or None after the source was
+        closed. A UserError says what is wrong with reader or rows; the source cannot go on.
+        """
+        name = self._source.name
+        if self._ingest.closed(name):
+            return None
+        with _blamed(self._source, "failed"):
+            batch = self._reader.read(now_us)
+        rows = self._push(batch, now_us)
+        if batch.ended:
+            self._ingest.close_source(name)
+        self._ingest.commit()
+        if batch.ended:
+            return None
+        return batch.again_us if rows else max(batch.again_us, now_us + _PAUSE_US_MIN)
+
+    def close(self) -> None:
+        with _blamed(self._source, "could not be closed"):
+            self._reader.close()
+
+    def _push(self, batch: Batch, now_us: int) -> int:
+        """How many rows the batch had."""
+        name = self._source.name
+        if not isinstance(batch, Batch):
+            raise UserError(f"source {name!r}: its reader returned {batch!r}, not a Batch.")
+        if batch.rows is None:
+            return 0
+        try:
+            json.dumps(batch.position)
+        except (TypeError, ValueError, RecursionError) as problem:
+            raise UserError(
+                f"source {name!r}: the position of its reader is no JSON: {batch.position!r}: {problem}."
+            ) from problem
+        table = to_table(self._source, batch.rows)
+        self._ingest.push(name, table, CLIENT, self._sequence, batch.position, now_us=now_us)
+        self._sequence += 1
+        return int(table.num_rows)
+
+
+def run_feed(
+    feed: Feed,
+    may_push: Callable[[], bool],
+    clock_us: Callable[[], int],
+    stop: Event,
+    working: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
+    """Step until the source ends, `stop` is set, or `may_push` says no; then close.
+
+    `may_push` blocks while ingress has enough (back pressure) and returns False when it will never need more.
+    Each step is made within `working`.
+    """
+    while not stop.is_set() and may_push():
+        with working():
+            due_us = feed.step(clock_us())
+        if due_us is None:
+            break
+        stop.wait(max(0, due_us - clock_us()) / 1e6)
+    feed.close()
+
+
+@contextmanager
+def _blamed(source: Source, what: str) -> Iterator[None]:
+    """An exception of the user's code as a UserError that names the source."""
+    try:
+        yield
+    except (UserError, EnvironmentFailed):
+        raise
+    except Exception as problem:
+        raise UserError(
+            f"source {source.name!r}: its reader {what}: {type(problem).__name__}: {problem}."
+        ) from problem

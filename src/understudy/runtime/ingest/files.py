@@ -1,0 +1,96 @@
+"""Rows from a file, or from a folder whose files are read in the order of their names."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from understudy.flow.errors import FlowError
+from understudy.flow.kinds import Batch, Reader, SourceKind
+from understudy.flow.model import Source
+from understudy.flow.schema import parse_schema
+from understudy.runtime.ingest.file_blocks import Block, Cursor, next_block
+
+FORMATS = ("jsonl", "csv", "parquet")
+_POLL_US = 200_000
+
+
+@dataclass(frozen=True)
+class Files(SourceKind):
+    """Rows from the file `path`, or from the files of the folder `path` in the order of their names.
+
+    With `follow`, the source goes on when the last file grows or a file with a greater name appears; without
+    it, the source ends with the last file. Names that start with "." or "_" are skipped. A csv file has a
+    header line; an empty field is null, except in a string column.
+    """
+
+    path: str | Path
+    schema: str
+    format: str = "jsonl"
+    follow: bool = False
+
+    def __post_init__(self) -> None:
+        schema = parse_schema(self.schema)
+        if self.format not in FORMATS:
+            raise FlowError(
+                f"Files({str(self.path)!r}): format {self.format!r} is not one of {', '.join(FORMATS)}."
+            )
+        for field in schema:
+            if self.format == "csv" and (pa.types.is_nested(field.type) or pa.types.is_binary(field.type)):
+                raise FlowError(
+                    f"Files({str(self.path)!r}): a csv file cannot hold field {field.name!r}, {field.type}. "
+                    "Use jsonl or parquet."
+                )
+
+    def open(self, source: Source, position: Any) -> Reader:
+        return FilesReader(source, self, position)
+
+    def describe(self) -> str:
+        return f"{self.format} files at {self.path}{', followed' if self.follow else ''}"
+
+
+class FilesReader(Reader):
+    """A block of rows at a time. With `follow`, only the last file may grow."""
+
+    def __init__(self, source: Source, kind: Files, position: Any) -> None:
+        self._source = source
+        self._kind = kind
+        self._path = Path(kind.path)
+        self._cursor = Cursor(**position) if position else None
+
+    def read(self, now_us: int) -> Batch:
+        block = self._next_block()
+        if block is None:
+            return Batch(again_us=now_us + _POLL_US, ended=not self._kind.follow)
+        self._cursor = block.cursor
+        return Batch(block.table, asdict(block.cursor), now_us)
+
+    def _next_block(self) -> Block | None:
+        files = self._files()
+        names = sorted(files)
+        if self._cursor is not None:
+            names = [name for name in names if name >= self._cursor.file]
+        for index, name in enumerate(names):
+            same = self._cursor is not None and self._cursor.file == name
+            cursor = self._cursor if same and self._cursor else Cursor(name)
+            complete = not self._kind.follow or index < len(names) - 1
+            block = next_block(self._source, self._kind.format, files[name], cursor, complete=complete)
+            if block is not None:
+                return block
+        return None
+
+    def _files(self) -> dict[str, Path]:
+        if self._path.is_dir():
+            return {
+                file.name: file
+                for file in self._path.iterdir()
+                if file.is_file() and not file.name.startswith((".", "_"))
+            }
+        if self._path.is_file():
+            return {self._path.name: self._path}
+        if self._kind.follow:
+            return {}
+        raise FlowError(f"source {self._source.name!r}: there is no file or folder {self._path}.")
