@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,6 +183,32 @@ def flow_with_sinks(*kinds: us.SinkKind) -> us.Flow:
     for kind in kinds:
         flow.sink(fragment, kind)
     return flow
+
+
+@pytest.mark.parametrize(
+    "second", ["out", "out/", "./out", "deep/../out", "link", "link/deeper", "out/deeper", "."]
+)
+@pytest.mark.parametrize("kind", [us.Parquet, us.JsonLines])
+def test_two_sinks_cannot_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str, kind: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "link").symlink_to("out")
+    flow = flow_with_sinks(us.Parquet("out"))
+    with pytest.raises(
+        us.FlowError, match=r"sink 'same_2' writes to .*, and sink 'same' to out: .*side by side"
+    ):
+        flow.sink("same", kind(second))
+    assert list(flow.sinks) == ["same"]
+
+
+def test_sinks_side_by_side_and_without_folders_are_no_trouble() -> None:
+    flow = flow_with_sinks(
+        us.Parquet("out"), us.Parquet("out2"), us.Console(), us.Console(), us.JsonLines("a/out")
+    )
+    assert len(flow.sinks) == 5
 
 
 def test_kinds_of_ones_own_are_checked_too() -> None:

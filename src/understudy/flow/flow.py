@@ -17,6 +17,7 @@ from typing import Any
 from understudy.flow.durations import duration_us
 from understudy.flow.errors import FlowError
 from understudy.flow.explain import explain
+from understudy.flow.folders import require_own_folders
 from understudy.flow.keys import require_keys
 from understudy.flow.kinds import SourceKind
 from understudy.flow.model import Fragment, Sink, Source
@@ -146,6 +147,7 @@ class Flow:
         if _checked_name("sink", name) in self._sinks:
             raise FlowError(f"flow {self.name!r} has two sinks named {name!r}. Give one another name.")
         sink = Sink(name, source, kind)
+        require_own_folders(sink, self._sinks.values())
         self._sinks[name] = sink
         return sink
 
