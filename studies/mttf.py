@@ -38,7 +38,7 @@ from understudy.core.flux_controller import (
     PublishFlux,
 )
 from understudy.core.layout import chained
-from understudy.core.partition import Copy, Partition
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.topology import chain_of
 from understudy.core.view import Slot, Status
 

@@ -15,7 +15,7 @@ import time
 from understudy.core.bucket import Bucket
 from understudy.core.messages import Ack, Data, Message
 from understudy.core.parcels import Parcel, Say
-from understudy.core.partition import Copy, Partition
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view import Slot
 from understudy.runtime.actor import Actor
 from understudy.runtime.mesh import Mesh

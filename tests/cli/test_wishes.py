@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from understudy.core.controller import MemberJoined, MemberLeft
+from understudy.core.flux_controller import FluxController
+from understudy.core.flux_events import CopyCaughtUp, CopyMoveFailed, Drain, MoveCopy
+from understudy.core.flux_view import FluxView
+from understudy.core.topology import chain_of
 
 from understudy.cli import wishing
 from understudy.cli.drain import look as look_at_drain
 from understudy.cli.main import main
 from understudy.cli.move import look as look_at_move
-from understudy.core.controller import MemberJoined, MemberLeft
-from understudy.core.flux_controller import FluxController
-from understudy.core.flux_events import CopyCaughtUp, CopyMoveFailed, Drain, MoveCopy
-from understudy.core.flux_view import FluxView
-from understudy.core.partition import Copy, Partition
-from understudy.core.topology import chain_of
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view import Slot, Status
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from partitioned_history import Run, at, change, deliver, digest, partitioned, verdict_on
-
 from understudy.core.buffer import Acks
+
 from understudy.history.judging import judge
 from understudy.history.records import (
     DeliveredRecord,

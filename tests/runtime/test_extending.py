@@ -13,7 +13,7 @@ import pytest
 
 import understudy as us
 from understudy.core.bucket import NOTHING, Bucket
-from understudy.core.partition import Partition
+from understudy.core.shape.partition import Partition
 from understudy.flow.loading import load
 from understudy.runtime.gateway.delivery import Delivery
 from understudy.runtime.ingest.feed import Feed, open_feed

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from understudy.core.flux_view import FluxView
-from understudy.core.host import GATEWAY
 from understudy.core.parcels import Here, Parcel, Relay
-from understudy.core.partition import Copy, Partition
+
+from understudy.core.host import GATEWAY
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view import Seat, Slot, Status, View
 from understudy.runtime.actor import Actor
 from understudy.runtime.mesh import VIEWS_KEPT, Mesh, RecentViews

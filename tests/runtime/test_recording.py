@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from understudy.core.flux_view import FluxView
+from understudy.core.topology import EGRESS, INGRESS
 
 from understudy.core.bucket import NOTHING, Bucket
-from understudy.core.flux_view import FluxView
-from understudy.core.partition import Copy, Partition
-from understudy.core.topology import EGRESS, INGRESS
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view import Seat, Slot, Status, View
 from understudy.engine.interface import Snapshot
 from understudy.history.judging import judge

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
 from understudy.core.parcels import Parcel
 from understudy.core.topology import chain_of
+
 from understudy.sim.exchange_timed import Costs, TimedExchange
 
 SECOND_US = 1_000_000.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
-from understudy.core.bucket import Bucket
 from understudy.core.inlet import Inlet
 from understudy.core.instructions import Instruction, Send
 from understudy.core.merge import Merge
 from understudy.core.messages import Ack, Data, OutletState
 from understudy.core.outlet import Outlet
+
+from understudy.core.bucket import Bucket
 from understudy.core.view import Slot
 from understudy.sim.checkers import Violation
 from understudy.sim.exchange_flow import Shape

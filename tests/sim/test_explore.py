@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 from test_mutations import drop_on_one_ack, never_switch, reserve_nothing, start_on_the_standbys_word
-
 from understudy.core.buffer import Acks
 from understudy.core.ingress import Ingress
 from understudy.core.instructions import Instruction
 from understudy.core.messages import Attached
+
 from understudy.sim.checkers import Violation
 from understudy.sim.explore import Bounds, explore
 

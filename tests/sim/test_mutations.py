@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-
 from understudy.core.buffer import Acks, MarkedBuffer
 from understudy.core.egress import Egress
 from understudy.core.ingress import Ingress
@@ -19,6 +18,7 @@ from understudy.core.instructions import FoldedIn, SendIngress
 from understudy.core.messages import Ack, Data
 from understudy.core.s_cons import Movement, SCons
 from understudy.core.s_prod import EGRESS, SProd
+
 from understudy.core.view import Fail, Status
 from understudy.sim import random_schedules
 from understudy.sim.checkers import Violation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from understudy.core.buffer import Acks
+
 from understudy.sim.random_schedules import Summary, run_seed, simulate
 
 SEEDS = 500

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from understudy.core.buffer import Acks
+
 from understudy.sim.scenario import (
     PRIM,
     SEC,

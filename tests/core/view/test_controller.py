@@ -199,7 +199,9 @@ def test_of_a_node_that_leaves_only_the_last_copies_are_spared() -> None:
     made.handle(CopySuspected(high(1, 0), 1, "x"))
     all_catch_up(made)
     made.handle(CopySuspected(low(2, 1), now(made).seat(low(2, 1)).epoch, "x"))
-    spared = [c for c in now(made).copies_on("c") if not now(made).partitions[c.partition].other_active(c.replica)]
+    spared = [
+        c for c in now(made).copies_on("c") if not now(made).partitions[c.partition].other_active(c.replica)
+    ]
     assert spared
     done = made.handle(MemberLeft("c"))
     assert done[0] == SetTimer(("missed", "c"), 10_000)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 
+from understudy.runtime.coordination.controllers import pair_controller
+
 from understudy.core.view import View
 from understudy.runtime.coordination.client import Coordination
-from understudy.runtime.coordination.controllers import pair_controller
 from understudy.runtime.coordination.leader import Leadership
 
 address, run, name, *options = sys.argv[1:]

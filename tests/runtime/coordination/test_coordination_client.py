@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from understudy.runtime.coordination.controllers import pair_controller
 
 from understudy.core.view import Seat, Slot, Status, View
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.coordination.client import Coordination, Superseded
-from understudy.runtime.coordination.controllers import pair_controller
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.process import END_TIMEOUT_S
 

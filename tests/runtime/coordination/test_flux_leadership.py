@@ -7,16 +7,16 @@ from functools import partial
 from typing import Any
 
 import pytest
-
 from understudy.core.flux_controller import FluxController
 from understudy.core.flux_events import CopyCaughtUp, CopySuspected
 from understudy.core.flux_view import FluxView
-from understudy.core.partition import Copy, Partition
 from understudy.core.topology import chain_of
+from understudy.runtime.coordination.controllers import pair_controller
+
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view import Slot, Status
 from understudy.runtime.coordination import wishes
 from understudy.runtime.coordination.client import Coordination
-from understudy.runtime.coordination.controllers import pair_controller
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.reports import DrainWish, MoveWish, Wish, written
 from understudy.runtime.coordination.wishes import answer_to, asked, fresh_id, put_answer

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from understudy.core.controller import Controller, FoldedIn, MoveFailed, Suspected
-from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.flux_events import CopyCaughtUp, CopyMoveFailed, CopySuspected
-from understudy.core.partition import Copy, Partition
+from understudy.runtime.coordination.controllers import pair_controller
+
+from understudy.core.errors import BrokenInvariant, PeerError
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view import Seat, Slot, Status, View
 from understudy.runtime.coordination.client import Coordination, Report
-from understudy.runtime.coordination.controllers import pair_controller
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.reports import DrainWish, MoveWish, event_of, written
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from understudy.core.controller import Controller, Event, MemberJoined, MemberLeft, Publish
+
 from understudy.core.view import Seat, Slot, Status, View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from understudy.core.messages import Ack, CSync, Message
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.errors import Fenced, PeerError
-from understudy.core.messages import Ack, CSync, Message
 from understudy.core.view import Seat, Slot, Status, View
 from understudy.runtime.actor import Actor
 from understudy.runtime.gateway.boundary import EGRESS, INGRESS, Boundary

@@ -15,8 +15,8 @@ import pytest
 import understudy as us
 from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.errors import BrokenInvariant
-from understudy.core.history import parts_of
-from understudy.core.partition import Partition
+from understudy.core.shape.partition import Partition
+from understudy.history.records import parts_of
 from understudy.runtime.gateway import delivery as module
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.payload import encode

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.core.partition import Partition
+from understudy.core.shape.partition import Partition
 from understudy.runtime.payload import Part, decode, digest, encode, merged
 
 TABLE = pa.table({"n": pa.array([1, None, 3], pa.int32()), "s": ["a", None, "ccc"], "b": [True, None, False]})

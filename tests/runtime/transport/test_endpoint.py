@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from pyarrow import flight
+from understudy.core.messages import Ack, CSync, Data, Message, PSync, Reverse
 
 from understudy.core.bucket import Bucket
 from understudy.core.errors import Fenced
-from understudy.core.messages import Ack, CSync, Data, Message, PSync, Reverse
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted, Endpoint, NotYet, Refused, connect

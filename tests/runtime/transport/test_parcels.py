@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-
-from understudy.core.bucket import NOTHING, Bucket
-from understudy.core.errors import PeerError
 from understudy.core.flux_view import FluxView
 from understudy.core.messages import Ack, CSync, Data, Folded, Pause, Paused, PSync, Reverse
 from understudy.core.parcels import Attach, Here, Parcel, Relay, Say, Welcome
-from understudy.core.partition import Copy, Partition
 from understudy.core.topology import EGRESS
+
+from understudy.core.bucket import NOTHING, Bucket
+from understudy.core.errors import PeerError
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view import Seat, Slot, Status, View
 from understudy.runtime.transport.parcels import frames_of_parcel, parcel_of
 from understudy.runtime.transport.wire import Frame, frame_of
