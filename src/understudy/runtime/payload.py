@@ -29,6 +29,16 @@ Part = tuple[Partition, bytes]
 _MAGIC = b"UBK1"
 _OPENING = struct.Struct("<4sI")
 _ALIGNMENT = 64
+#: What reading bytes that are no payload may raise.
+_UNREADABLE = (
+    struct.error,
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    OSError,
+    pa.ArrowException,
+)
 
 
 def encode(tables: Mapping[str, pa.Table]) -> bytes:
@@ -63,7 +73,7 @@ def decode(payload: bytes | memoryview | pa.Buffer) -> dict[str, pa.Table]:
         return {
             name: pa.ipc.open_stream(buffer.slice(base + at, size)).read_all() for name, at, size in directory
         }
-    except (struct.error, ValueError, OSError, pa.ArrowException) as problem:
+    except _UNREADABLE as problem:
         raise PeerError(f"A payload of {len(view)} bytes cannot be read: {problem}") from problem
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from understudy.core.errors import PeerError
 from understudy.runtime.pauses import Clock, OwnPauses
+from understudy.runtime.transport.pieces import Assembly, FrameTooLarge, pieces_of
 from understudy.runtime.transport.wire import Frame, frame_of
 
 log = logging.getLogger(__name__)
@@ -124,11 +125,11 @@ class Channel:
             writer.write_metadata(_BEAT.metadata())
             while not self.closed:
                 for frame in self._next_frames():
-                    batch = frame.batch()
-                    if batch is None:
-                        writer.write_metadata(frame.metadata())
-                    else:
-                        writer.write_with_metadata(batch, frame.metadata())
+                    for piece in pieces_of(frame):
+                        _write(writer, piece)
+        except FrameTooLarge as error:
+            log.error("%s: %s", self.name, error)  # noqa: TRY400
+            self.close(f"writing failed: {error}")
         except (pa.ArrowException, OSError) as error:
             self.close(f"writing failed: {_first_line(error)}")
 
@@ -149,11 +150,14 @@ class Channel:
 
     def read_until_closed(self, reader: Any) -> None:
         """Pass on what arrives until the channel closes or breaks."""
+        assembly = Assembly()
         try:
             while not self.closed:
                 chunk = reader.read_chunk()
                 self.heard_at = self._clock()
-                frame = frame_of(chunk.app_metadata, chunk.data)
+                frame = assembly.whole(frame_of(chunk.app_metadata, chunk.data))
+                if frame is None:
+                    continue
                 if frame.kind == "bye":
                     self.close(str(frame.head.get("reason", "the other side said goodbye")))
                 elif frame.kind != "beat" and not self.closed:
@@ -165,6 +169,18 @@ class Channel:
             self.close(f"it broke the protocol: {_first_line(error)}")
         except (pa.ArrowException, OSError) as error:
             self.close(f"the connection broke: {_first_line(error)}")
+        except Exception as error:
+            # Left to Flight, the stack trace would go to the peer.
+            log.exception("%s: a message could not be handled", self.name)
+            self.close(f"a message could not be handled: {type(error).__name__}")
+
+
+def _write(writer: Writer, frame: Frame) -> None:
+    batch = frame.batch()
+    if batch is None:
+        writer.write_metadata(frame.metadata())
+    else:
+        writer.write_with_metadata(batch, frame.metadata())
 
 
 def _first_line(error: BaseException) -> str:

@@ -122,6 +122,10 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         except PeerError as error:
             log.warning("refused a connection from %s: %s", context.peer(), error)
             raise flight.FlightServerError(f"refused: {error}") from None
+        except Exception:
+            # Left to Flight, the stack trace would go to the peer.
+            log.exception("a connection from %s could not be answered", context.peer())
+            raise flight.FlightInternalError("this connection could not be answered; see the log") from None
 
     def ready(self) -> None:
         """All handlers are there. Whoever connects before this is asked to try again."""

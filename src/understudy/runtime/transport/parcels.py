@@ -16,10 +16,8 @@ from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.host.parcels import Attach, Here, Offering, Parcel, Relay, Request, Say, Welcome
 from understudy.core.shape.partition import Copy
 from understudy.core.view.view import View
-from understudy.runtime.transport.wire import MESSAGE_BYTES_MAX, Bodies, Frame
+from understudy.runtime.transport.wire import MESSAGE_BUCKETS_MAX, MESSAGE_BYTES_MAX, Bodies, Frame
 
-#: A frame carries at most so many buckets.
-MESSAGE_BUCKETS_MAX = 4_096
 _MESSAGES = {"data", "ack", "reverse", "pause", "paused"}
 
 
