@@ -147,7 +147,7 @@ def test_a_push_to_an_unknown_source_is_refused_with_its_name(gate: Gate) -> Non
 
 
 def test_back_pressure_is_not_silence(tmp_path: Path) -> None:
-    gate = Gate(make_flow(idle="100 ms", late="drop"), tmp_path)
+    gate = Gate(make_flow(idle="300 ms", late="drop"), tmp_path)
     with gate.client() as client:
         client.push("a", rows(1))
         gate.intake.room("a", False)
@@ -156,8 +156,8 @@ def test_back_pressure_is_not_silence(tmp_path: Path) -> None:
             target=lambda: [late.put(client.push("a", rows(n)).late) for n in range(2, 8)]
         )
         pushing.start()
-        # Silence is time that passes: six times the idle time, in which six buckets would be sealed.
-        time.sleep(0.6)
+        # Silence is time that passes: five times the idle time, in which all these buckets would be sealed.
+        time.sleep(1.5)
         gate.intake.room("a", True)
         assert [late.get(timeout=PATIENCE_S) for _ in range(2, 8)] == [0] * 6
         pushing.join()

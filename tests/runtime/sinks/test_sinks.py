@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import understudy as us
@@ -79,6 +79,7 @@ def test_a_folder_that_goes_away_fails_the_delivery_and_keeps_the_position(tmp_p
     assert opened(us.Parquet(tmp_path / "out")).recover() is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**61), 2**61), min_size=2, max_size=6))
 def test_names_sort_like_their_ranges(numbers: list[int]) -> None:
     ordered = sorted(numbers)
