@@ -11,6 +11,7 @@ import pytest
 
 from understudy.cli.main import main
 from understudy.cli.parser import parser
+from understudy.core.shape.partition import Partition
 from understudy.flow.errors import EnvironmentFailed
 
 COMMANDS = ["setup", "run", "demo", "status", "kill", "move", "drain", "check", "simulate", "explain"]
@@ -47,6 +48,7 @@ def test_every_command_has_help_with_an_example_that_parses(
         (["run", "f.py", "--policy", "prayer"], "prayer"),
         (["run", "f.py", "--nodes", "0"], "must be at least 1, not 0"),
         (["run", "f.py", "--nodes", "two"], "'two' is not a whole number"),
+        (["run", "f.py", "--replicas", "1"], "must be from 2 to 9, not 1"),
         (["run", "f.py", "--heap", "448"], "must be at least 480"),
         (["run", "f.py", "--silence-ms", "100"], "must be at least 500"),
         (["run", "f.py", "--port", "70000"], "must be from 0 to 65535"),
@@ -59,6 +61,7 @@ def test_every_command_has_help_with_an_example_that_parses(
         (["move", "/0", "node-1"], "is not a partition"),
         (["move", "sessions/0:THIRD", "node-1"], "is not a partition"),
         (["move", "sessions/0:", "node-1"], "is not a partition"),
+        (["move", "sessions:1", "node-1"], "is not a partition"),
         (["drain"], "NODE"),
         (["simulate", "--policy", "cluster"], "invalid choice: 'cluster'"),
         (["check"], "HISTORY"),
@@ -72,6 +75,19 @@ def test_wrong_arguments_end_with_2_and_name_what_is_wrong(
         main(arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("sessions/0", (Partition("sessions"), None)),
+        ("sessions+stats/0:2", (Partition("sessions+stats"), 2)),
+        ("sessions/1:PRIM", (Partition("sessions", 1), 0)),
+        ("sessions/1:SEC", (Partition("sessions", 1), 1)),
+    ],
+)
+def test_a_copy_is_named_by_its_replica(text: str, meant: tuple[Partition, int | None]) -> None:
+    assert parser().parse_args(["move", text, "node-1"]).partition == meant
 
 
 def test_help_needs_neither_arrow_nor_spark() -> None:
@@ -151,7 +167,10 @@ def test_a_pair_on_one_node_is_refused(good_flow: Path, capsys: pytest.CaptureFi
     ("arguments", "said"),
     [
         (["--policy", "flux", "--nodes", "1"], "policy 'flux' needs 2 nodes, not 1"),
-        (["--policy", "cluster", "--nodes", "3"], "needs an even number of nodes"),
+        (["--policy", "pair", "--replicas", "3", "--nodes", "2"], "policy 'pair' needs 3 nodes, not 2"),
+        (["--policy", "none", "--replicas", "2"], "policy 'none' always runs everything once"),
+        (["--policy", "cluster", "--replicas", "3"], "Leave --replicas out, or choose --policy flux or pair"),
+        (["--policy", "cluster", "--nodes", "3"], "needs a multiple of 2 nodes"),
         (["--policy", "cluster", "--standby", "1"], "replaces no node"),
         (["--policy", "pair", "--partitions", "2"], "policy 'pair' does not split fragments"),
     ],

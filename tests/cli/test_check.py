@@ -23,19 +23,29 @@ from understudy.history.records import (
     line,
 )
 
-VIEW = ViewRecord(1, "gateway", 1, (("PRIM", "a", 1, "ACTIVE"), ("SEC", "b", 1, "ACTIVE")))
-DELIVERIES = [
-    DeliveredRecord(10, "gateway", NOTHING, 2, ((1, 3, "x1"), (2, 3, "x2"))),
-    DeliveredRecord(11, "gateway", 2, 3, ((3, 3, "x3"),)),
-    DeliveredRecord(12, "gateway", 3, 5, ((5, 3, "x5"),)),
+VIEW = ViewRecord(1, "gateway", 1, (("stats/0:0", "a", 1, "ACTIVE"), ("stats/0:1", "b", 1, "ACTIVE")))
+
+
+def _delivered(at_us: int, after: int, through: int, *numbers: int) -> DeliveredRecord:
+    buckets = tuple((number, 3, f"stats/0=x{number}") for number in numbers)
+    return DeliveredRecord(at_us, "gateway", "stats", after, through, buckets)
+
+
+DELIVERIES = [_delivered(10, NOTHING, 2, 1, 2), _delivered(11, 2, 3, 3), _delivered(12, 3, 5, 5)]
+SEALED = [SealedRecord(number, "gateway", "packets", number, 3) for number in (1, 2, 3, 5)]
+DEALT = [
+    ProducedRecord(number, "gateway", number, 3, f"i{number}", "packets/0:0", "stats/0")
+    for number in (1, 2, 3, 5)
 ]
-SEALED = [SealedRecord(number, "gateway", number, 3, f"i{number}") for number in (1, 2, 3, 5)]
-GATEWAY: list[Record] = [BegunRecord(0, "gateway"), VIEW, *SEALED, *DELIVERIES]
+GATEWAY: list[Record] = [BegunRecord(0, "gateway"), VIEW, *SEALED, *DEALT, *DELIVERIES]
 
 
 def _node(name: str) -> list[Record]:
-    produced = [ProducedRecord(9, name, number, 3, f"x{number}") for number in (1, 2, 3, 5)]
-    return [HandedRecord(8, name, NOTHING, 5, (1, 2, 3, 5)), *produced]
+    copy = {"a": "stats/0:0", "b": "stats/0:1"}[name]
+    produced = [
+        ProducedRecord(9, name, number, 3, f"x{number}", copy, "sink:stats/0") for number in (1, 2, 3, 5)
+    ]
+    return [HandedRecord(8, name, NOTHING, 5, (1, 2, 3, 5), copy), *produced]
 
 
 def _write(file: Path, records: list[Record]) -> Path:
@@ -56,37 +66,24 @@ def test_a_whole_history_holds_every_invariant(run_folder: Path, capsys: pytest.
     assert main(["check", str(run_folder)]) == 0
     out = capsys.readouterr().out
     assert "VIOLATED" not in out
-    assert "4 buckets sealed, 4 delivered, 1 views" in out
+    assert "4 buckets sealed, 4 delivered, 1 view\n  1 partition in 2 copies" in out
     for invariant in ("loss-free", "dup-free", "in-order", "replicas-agree"):
         assert f"  {invariant} " in out
 
 
-def test_a_partitioned_run_says_how_many_partitions_and_copies_it_had(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def node(name: str, slot: str) -> list[Record]:
-        copies = [f"sessions/{index}:{slot}" for index in (0, 1, 2)]
-        took: list[Record] = [HandedRecord(8, name, NOTHING, 1, (1,), copy) for copy in copies]
-        return took + [ProducedRecord(9, name, 1, 1, "x", copy, "<egress>/0") for copy in copies]
-
-    ingress = "<ingress>/0:PRIM"
-    gateway: list[Record] = [
-        SealedRecord(1, "gateway", 1, 3, "i1"),
-        *(ProducedRecord(2, "gateway", 1, 1, "i", ingress, f"sessions/{index}") for index in (0, 1, 2)),
-        DeliveredRecord(10, "gateway", NOTHING, 1, ((1, 3, "sessions/0=x,sessions/1=x,sessions/2=x"),)),
-    ]
-    _write(tmp_path / "gateway.jsonl", gateway)
-    _write(tmp_path / "a.jsonl", node("a", "PRIM"))
-    _write(tmp_path / "b.jsonl", node("b", "SEC"))
-    assert main(["check", str(tmp_path)]) == 0
-    assert "3 partitions in 6 copies" in capsys.readouterr().out
-
-
-def test_a_run_that_is_not_partitioned_speaks_of_no_partitions(
+def test_a_run_says_how_many_partitions_and_copies_it_had(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    seats = tuple(
+        (f"sessions/{index}:{replica}", node, 2, "ACTIVE")
+        for index in (0, 1)
+        for replica, node in enumerate("ab")
+    )
+    _write(
+        run_folder / "history" / "gateway.jsonl", [*GATEWAY, ViewRecord(13, "gateway", 2, VIEW.seats + seats)]
+    )
     assert main(["check", str(run_folder)]) == 0
-    assert "partitions" not in capsys.readouterr().out
+    assert "3 partitions in 6 copies" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -112,10 +109,10 @@ def test_a_damaged_history_ends_with_1_and_names_invariant_and_record(
 
 def test_replicas_that_differ_are_named(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = _node("b")
-    records[2] = ProducedRecord(9, "b", 2, 3, "another")
+    records[2] = ProducedRecord(9, "b", 2, 3, "another", "stats/0:1", "sink:stats/0")
     _write(run_folder / "history" / "b.jsonl", records)
     assert main(["check", str(run_folder)]) == 1
-    assert "b made different rows of bucket 2" in capsys.readouterr().out
+    assert "stats/0:0 on a and stats/0:1 on b made different rows of bucket 2" in capsys.readouterr().out
 
 
 def test_the_unfinished_last_line_of_a_killed_process_is_told_and_forgiven(
@@ -147,8 +144,8 @@ def test_a_line_that_is_no_record_is_named_and_the_rest_is_judged(
 def test_a_history_without_its_oldest_parts_says_from_where_on_it_was_judged(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = Header(FORMAT_VERSION, "sessions", "gateway", 2, False, 2, 2, 1)
-    rest = [line(record) + "\n" for record in (head, *SEALED[2:], *DELIVERIES[1:])]
+    head = Header(FORMAT_VERSION, "sessions", "gateway", part=2, begins=False, before=2, epoch=1)
+    rest = [line(record) + "\n" for record in (head, *SEALED[2:], *DEALT[2:], *DELIVERIES[1:])]
     (run_folder / "history" / "gateway.jsonl").write_text("".join(rest))
     assert main(["check", str(run_folder)]) == 0
     assert "judged from bucket 3 on" in capsys.readouterr().out

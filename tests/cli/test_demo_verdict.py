@@ -89,11 +89,20 @@ def test_only_deliveries_with_rows_are_read_from_a_history(tmp_path: Path) -> No
     file = tmp_path / "gateway.jsonl"
     records = [
         {"kind": "begun", "at_us": 1, "by": "gateway"},
-        {"kind": "delivered", "at_us": 2, "by": "gateway", "after": 0, "through": 5, "buckets": []},
+        {
+            "kind": "delivered",
+            "at_us": 2,
+            "by": "gateway",
+            "sink": "stats",
+            "after": 0,
+            "through": 5,
+            "buckets": [],
+        },
         {
             "kind": "delivered",
             "at_us": 3,
             "by": "gateway",
+            "sink": "stats",
             "after": 5,
             "through": 8,
             "buckets": [[7, 4, "d"]],

@@ -55,6 +55,12 @@ def test_a_live_view_fits_80_columns_whatever_the_numbers() -> None:
     assert "…" not in text
 
 
+def test_a_third_replica_has_room_for_its_place() -> None:
+    text = shown(80, ([NodeLine("node-3.1", "replica 2", "ACTIVE", True, 3, 120.0, 0, 700)], FIGURES))
+    assert "replica 2" in text
+    assert "rows in" in text, "a role is no list of copies"
+
+
 def test_nothing_moves_when_numbers_grow() -> None:
     small, large = (shown(80, ([line], figures)) for line, figures in ((PRIMARY, FIGURES), (BUSY, LARGE)))
     for column in ("place", "state", "sends", "last buckets", "waiting", "rows in", "latency", "last output"):
@@ -71,7 +77,13 @@ def test_outside_a_terminal_the_view_is_plain() -> None:
 
 
 HOLDER = NodeLine(
-    "node-12.1001", "sessions 0 3*, stats 0 3*~", "1 of 4 STDBY", False, 1_000, 99_999.0, 99_999
+    "node-12.1001",
+    "sessions 0 3*, stats 0 3*~",
+    "1 of 4 STDBY",
+    group_buckets=1_000,
+    group_ms=99_999.0,
+    queued_buckets=99_999,
+    holds_copies=True,
 )
 
 

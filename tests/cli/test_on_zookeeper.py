@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from understudy.cli.main import main
-from understudy.core.view import Seat, Slot, Status, View
+from understudy.core.shape.partition import Partition
+from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.gateway.process import FACT
@@ -68,12 +69,16 @@ def _gone(processes: list[psutil.Process]) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", ["node-1", "node-1.1", "primary"])
+def _seated(*nodes: str) -> View:
+    return View(1, {Partition("copy"): Seats(1, tuple(Seat(node, 1, Status.ACTIVE) for node in nodes))})
+
+
+@pytest.mark.parametrize("name", ["node-1", "node-1.1", "secondary"])
 def test_a_member_dies_with_all_that_it_started(
     name: str, settings: RunSettings, coordination: Coordination, family: psutil.Process
 ) -> None:
     coordination.join("node", "node-1.1", {"pid": family.pid, "node": "node-1", "flight": "nowhere"})
-    coordination.publish(View(1, {Slot.PRIM: Seat("node-1.1", 1, Status.ACTIVE)}), None)
+    coordination.publish(_seated("node-2.1", "node-1.1"), None)
     processes = [family, *family.children()]
     assert main(["kill", name, settings.folder]) == 0
     assert _gone(processes)
@@ -96,6 +101,18 @@ def test_an_unknown_name_is_answered_with_who_is_there(
 def test_a_role_that_nobody_has_is_told(settings: RunSettings, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kill", "secondary", settings.folder]) == 2
     assert "Nobody is secondary" in capsys.readouterr().err
+
+
+def test_a_standby_is_a_member_without_a_seat_and_never_the_gateway(
+    settings: RunSettings, coordination: Coordination, family: psutil.Process
+) -> None:
+    coordination.join("gateway", "gateway.1", {"pid": 2**30})
+    coordination.join("node", "node-1.1", {"pid": 2**30, "node": "node-1"})
+    coordination.join("node", "node-2.1", {"pid": family.pid, "node": "node-2"})
+    coordination.publish(_seated("node-1.1"), None)
+    processes = [family, *family.children()]
+    assert main(["kill", "standby", settings.folder]) == 0
+    assert _gone(processes)
 
 
 def test_a_stopped_process_that_is_no_member_any_more_is_still_found(settings: RunSettings) -> None:

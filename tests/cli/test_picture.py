@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from understudy.cli.picture import figures, node_lines
+from understudy.cli.picture import figures, legend, node_lines
 
 STATUS: dict[str, Any] = {
     "at_us": 10_000_000,
     "epoch": 4,
     "seats": {
-        "PRIM": {"node": "node-1.1", "status": "DEAD", "epoch": 1},
-        "SEC": {"node": "node-2.1", "status": "ACTIVE", "epoch": 1},
+        "sessions+stats/0:0": {"node": "node-1.1", "status": "DEAD", "epoch": 1},
+        "sessions+stats/0:1": {"node": "node-2.1", "status": "ACTIVE", "epoch": 1},
     },
     "members": ["node-3.1", "node-2.1"],
-    "sender": "SEC",
+    "senders": {"sessions+stats/0": 1},
     "nodes": {
         "node-1.1": {"rows_in": 5, "last_group_ms": 9.0, "last_group_buckets": 1, "queued_buckets": 3},
         "node-2.1": {"rows_in": 900, "last_group_ms": 120.4, "last_group_buckets": 3, "queued_buckets": 0},
@@ -37,6 +37,18 @@ def test_seats_come_first_then_standbys_then_what_is_still_starting() -> None:
         ("node-3.1", "-", "STDBY (ready)", False),
         ("node-1", "-", "starting Spark", False),
     ]
+
+
+def test_further_replicas_of_a_whole_flow_go_by_their_number() -> None:
+    third = {"node": "node-3.1", "status": "STDBY", "epoch": 4}
+    status = {**STATUS, "seats": {**STATUS["seats"], "sessions+stats/0:2": third}, "drained": ["node-2.1"]}
+    told = [(line.node, line.place, line.state) for line in node_lines(status, {})]
+    assert told == [
+        ("node-1.1", "primary", "DEAD"),
+        ("node-2.1", "secondary", "draining"),
+        ("node-3.1", "replica 2", "STDBY"),
+    ]
+    assert not any(line.holds_copies for line in node_lines(status, {}))
 
 
 def test_before_the_first_view_every_node_is_starting_or_not_running() -> None:
@@ -77,16 +89,16 @@ def seat(node: str, status: str = "ACTIVE") -> dict[str, Any]:
 PARTITIONED: dict[str, Any] = {
     **STATUS,
     "seats": {
-        "sessions/0:PRIM": seat("node-1.1"),
-        "sessions/0:SEC": seat("node-2.1"),
-        "sessions/1:PRIM": seat("node-2.1"),
-        "sessions/1:SEC": seat("node-3.1", "DEAD"),
-        "stats/0:PRIM": seat("node-1.1"),
-        "stats/0:SEC": seat("node-2.1", "STDBY"),
+        "sessions/0:0": seat("node-1.1"),
+        "sessions/0:1": seat("node-2.1"),
+        "sessions/1:0": seat("node-2.1"),
+        "sessions/1:1": seat("node-3.1", "DEAD"),
+        "stats/0:0": seat("node-1.1"),
+        "stats/0:1": seat("node-2.1", "STDBY"),
     },
     "members": ["node-1.1", "node-2.1", "node-4.1", "node-5.1"],
     "drained": ["node-5.1"],
-    "sender": None,
+    "senders": {"stats/0": 0},
 }
 
 
@@ -108,3 +120,19 @@ def test_a_node_that_is_being_emptied_or_lost_a_seat_says_so() -> None:
     states = {line.node: line.state for line in node_lines(draining, {})}
     assert states["node-1.1"] == "draining"
     assert states["node-3.1"] == "STDBY (ready)", "it is there, although its copy was declared dead"
+
+
+def test_marks_tell_replicas_apart_and_are_explained() -> None:
+    assert legend(STATUS) is None, "a role needs no marks"
+    assert legend({}) is None
+    assert legend(PARTITIONED) == "* secondary, ~ catching up, ! dead"
+    more = {**PARTITIONED, "seats": {**PARTITIONED["seats"], "stats/0:2": seat("node-4.1", "STDBY")}}
+    places = {line.node: line.place for line in node_lines(more, {})}
+    assert places["node-4.1"] == "stats 0*2~"
+    assert legend(more) == "* secondary, *2 replica 2, ~ catching up, ! dead"
+
+
+def test_sources_that_have_to_wait_are_named() -> None:
+    assert "back pressure" not in figures({}, STATUS).sentence
+    told = figures({}, {**STATUS, "waiting_for_room": ["packets", "rules"]}).sentence
+    assert told.endswith("buffered 1.0 MB; back pressure on packets, rules")

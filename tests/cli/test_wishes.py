@@ -6,22 +6,32 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from understudy.core.controller import MemberJoined, MemberLeft
-from understudy.core.flux_controller import FluxController
-from understudy.core.flux_events import CopyCaughtUp, CopyMoveFailed, Drain, MoveCopy
-from understudy.core.flux_view import FluxView
-from understudy.core.topology import chain_of
 
 from understudy.cli import wishing
 from understudy.cli.drain import look as look_at_drain
 from understudy.cli.main import main
 from understudy.cli.move import look as look_at_move
 from understudy.core.shape.partition import Copy, Partition
-from understudy.core.view import Slot, Status
+from understudy.core.shape.topology import Topology, chain_of
+from understudy.core.timers import TimerFired
+from understudy.core.view.controller import Controller
+from understudy.core.view.events import (
+    ControllerEvent,
+    CopyCaughtUp,
+    CopyMoveFailed,
+    Drain,
+    MemberJoined,
+    MemberLeft,
+    MoveCopy,
+)
+from understudy.core.view.view import Status, View
+from understudy.flow.policy import policy_named
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.members import Membership
@@ -32,7 +42,7 @@ from understudy.runtime.settings import RunSettings
 pytestmark = pytest.mark.cluster
 
 SHAPE = chain_of(sessions=2, stats=2)
-COPY = Copy(Partition("sessions", 0), Slot.PRIM)
+COPY = Copy(Partition("sessions", 0), 0)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +54,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
 class Run:
     """A run of three nodes, two of them with all the seats."""
 
-    def __init__(self, settings: RunSettings, coordination: Coordination[FluxView]) -> None:
+    def __init__(self, settings: RunSettings, coordination: Coordination) -> None:
         self.folder = settings.folder
         self.coordination = coordination
         self.members: dict[str, Membership] = {}
@@ -60,7 +70,7 @@ class Run:
     def let_standbys(self, report: type[CopyCaughtUp | CopyMoveFailed]) -> None:
         """Every standby ends so, as soon as it is seated."""
 
-        def tell(view: FluxView) -> None:
+        def tell(view: View) -> None:
             for copy, seat in view.seats.items():
                 if seat.status is Status.STDBY:
                     self.coordination.report(*written(report(copy, seat.epoch)))
@@ -68,7 +78,7 @@ class Run:
         self.coordination.watch_view(tell)
 
     @property
-    def view(self) -> FluxView:
+    def view(self) -> View:
         stored = self.coordination.view()
         assert stored is not None
         return stored.view
@@ -76,38 +86,46 @@ class Run:
 
 @pytest.fixture
 def settings(zookeeper: ZooKeeperServer, tmp_path: Path) -> RunSettings:
-    made = RunSettings(tmp_path.name, "flow.py", str(tmp_path / "run"), zookeeper.address, policy="flux")
+    made = RunSettings(
+        tmp_path.name, "flow.py", str(tmp_path / "run"), zookeeper.address, policy=policy_named("flux")
+    )
     made.save()
     return made
 
 
-@pytest.fixture
-def run(settings: RunSettings) -> Iterator[Run]:
-    with Coordination(settings.zookeeper, settings.run, view_type=FluxView) as coordination:
+@contextmanager
+def led(settings: RunSettings, shape: Topology) -> Iterator[Run]:
+    with Coordination(settings.zookeeper, settings.run) as coordination:
         made = Run(settings, coordination)
-        leadership = Leadership(coordination, "gateway", partial(FluxController, SHAPE, 2)).start()
+        leadership = Leadership(coordination, "gateway", partial(Controller, shape, 2, 2)).start()
         assert made.begun.wait(10.0)
         yield made
         leadership.stop()
+
+
+@pytest.fixture
+def run(settings: RunSettings) -> Iterator[Run]:
+    with led(settings, SHAPE) as made:
+        yield made
 
 
 def test_a_move_is_followed_until_the_copy_is_active_there(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run.let_standbys(CopyCaughtUp)
-    assert main(["move", "sessions/0:PRIM", "node-3", run.folder]) == 0
+    assert main(["move", "sessions/0:0", "node-3", run.folder]) == 0
     assert run.view.seat(COPY).node == "node-3.1"
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "sessions/0:PRIM is to move to node-3.1"
-    assert out[-1].startswith("sessions/0:PRIM is active on node-3.1 (epoch ")
+    assert out[0] == "sessions/0:0 is to move to node-3.1"
+    assert out[-1].startswith("sessions/0:0 is active on node-3.1 (epoch ")
 
 
-def test_without_a_slot_it_is_said_which_copy_moves(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_replica_it_is_said_which_copy_moves(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.let_standbys(CopyCaughtUp)
     assert main(["move", "sessions/0:PRIM", "node-3", run.folder]) == 0
     capsys.readouterr()
     assert main(["move", "sessions/0", "node-1", run.folder]) == 0
-    assert "sessions/0:SEC is to move to node-1.1; of the two copies it sits on the fuller node" in (
+    assert "sessions/0:1 is to move to node-1.1; of its copies it sits on the fuller node" in (
         capsys.readouterr().out
     )
 
@@ -118,7 +136,7 @@ def test_a_move_that_is_declined_ends_with_1_and_the_reason(
     assert main(["move", "sessions/0:PRIM", "node-2", run.folder]) == 1
     assert main(["move", "nothing/0", "node-3", run.folder]) == 1
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("declined: node-2.1 holds the other copy of sessions/0")
+    assert first.startswith("declined: node-2.1 holds another copy of sessions/0")
     assert second.startswith("declined: there is no partition nothing/0; there are sessions/0, sessions/1")
 
 
@@ -126,13 +144,13 @@ def test_a_move_that_fails_on_the_way_ends_with_1(run: Run, capsys: pytest.Captu
     run.let_standbys(CopyMoveFailed)
     # Whoever is tried fails, for ever; the wish is over with the first.
     assert main(["move", "sessions/0:PRIM", "node-3", run.folder]) == 1
-    assert "sessions/0:PRIM cannot move to node-3.1 any more" in capsys.readouterr().out
+    assert "sessions/0:0 cannot move to node-3.1 any more" in capsys.readouterr().out
 
 
 def test_ctrl_c_ends_the_following_and_not_the_move(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted_look(view: FluxView, copy: Copy, node: str) -> wishing.Look:
+    def interrupted_look(view: View, copy: Copy, node: str) -> wishing.Look:
         os.kill(os.getpid(), signal.SIGINT)
         return look_at_move(view, copy, node)
 
@@ -168,7 +186,7 @@ def test_a_drain_that_cannot_go_on_is_not_waited_for_for_ever(
 
 def test_without_waiting_the_answer_is_enough(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["move", "stats/1:SEC", "node-3", run.folder, "--no-wait"]) == 0
-    assert capsys.readouterr().out == "stats/1:SEC is to move to node-3.1\n"
+    assert capsys.readouterr().out == "stats/1:1 is to move to node-3.1\n"
 
 
 def test_without_a_leader_the_user_is_told(
@@ -179,21 +197,33 @@ def test_without_a_leader_the_user_is_told(
     assert "Nobody leads run" in capsys.readouterr().err
 
 
-def test_a_run_without_partitions_has_nothing_to_move(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_whole_flow_moves_like_any_partition(
+    settings: RunSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    RunSettings("run", "flow.py", str(tmp_path), "127.0.0.1:1").save()
+    with led(replace(settings, policy=policy_named("pair")), chain_of(sessions=1)) as run:
+        run.let_standbys(CopyCaughtUp)
+        assert main(["move", "sessions/0:0", "node-3", run.folder]) == 0
+        assert run.view.seat(COPY).node == "node-3.1"
+        assert "sessions/0:0, a copy of the whole flow, is to move to node-3.1" in capsys.readouterr().out
+        assert main(["drain", "node-2", run.folder]) == 0
+        assert run.view.seat(Copy(COPY.partition, 1)).node == "node-1.1"
+
+
+def test_a_single_copy_cannot_move(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    RunSettings("run", "flow.py", str(tmp_path), "127.0.0.1:1", policy=policy_named("none")).save()
     assert main(["drain", "node-1", str(tmp_path)]) == 2
-    assert "has policy 'pair', under which a node runs the whole flow" in capsys.readouterr().err
+    assert "has policy 'none', which runs one copy of everything" in capsys.readouterr().err
 
 
-def test_a_role_says_nobody_in_a_partitioned_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_role_that_several_nodes_have_names_none_of_them(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["kill", "primary", run.folder]) == 2
-    assert "every node is primary of some partitions" in capsys.readouterr().err
+    assert "several nodes are each primary of some partitions" in capsys.readouterr().err
 
 
-def controller(*events: MemberLeft | MoveCopy | Drain) -> FluxController:
-    made = FluxController(SHAPE, 2)
+def controller(*events: ControllerEvent) -> Controller:
+    made = Controller(SHAPE, 2, 2)
     for order, name in enumerate("abc"):
         made.handle(MemberJoined(name, order))
     for event in events:
@@ -207,12 +237,14 @@ def controller(*events: MemberLeft | MoveCopy | Drain) -> FluxController:
         ([MoveCopy(COPY, "c")], "is catching up on c", None),
         ([MoveCopy(COPY, "c"), Drain("c")], "c is being drained", False),
         ([MoveCopy(COPY, "c"), MemberLeft("c")], "cannot move to c any more", False),
-        ([MoveCopy(COPY, "c"), MemberLeft("b"), MemberLeft("c")], "The flow is lost", False),
+        (
+            [MoveCopy(COPY, "c"), *map(MemberLeft, "bac"), TimerFired(("missed", "b"))],
+            "The flow is lost",
+            False,
+        ),
     ],
 )
-def test_how_far_a_move_is(
-    events: list[MemberLeft | MoveCopy | Drain], sentence: str, done: bool | None
-) -> None:
+def test_how_far_a_move_is(events: list[ControllerEvent], sentence: str, done: bool | None) -> None:
     view = controller(*events).view
     assert view is not None
     seen = look_at_move(view, COPY, "c")
@@ -223,17 +255,16 @@ def test_how_far_a_move_is(
 @pytest.mark.parametrize(
     ("events", "sentence", "done"),
     [
-        ([Drain("a")], "a holds 2 copies; catching up: sessions/0:PRIM on c", None),
+        ([Drain("a")], "a holds 2 copies; catching up: sessions/0:0 on c", None),
         ([Drain("c")], "c is empty", True),
         ([Drain("c"), MemberLeft("c")], "c is not being drained any more", False),
     ],
 )
-def test_how_far_a_drain_is(
-    events: list[MemberLeft | MoveCopy | Drain], sentence: str, done: bool | None
-) -> None:
+def test_how_far_a_drain_is(events: list[ControllerEvent], sentence: str, done: bool | None) -> None:
     before, view = controller().view, controller(*events).view
     assert before is not None
     assert view is not None
+    assert isinstance(events[0], Drain)
     node = events[0].node
     seen = look_at_drain(view, before.copies_on(node), node)
     assert sentence in seen.sentence

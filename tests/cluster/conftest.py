@@ -21,15 +21,18 @@ def start(tmp_path: Path) -> Iterator[StartTrial]:
     """Starts a run of the counting flow; ends it, whatever the test did."""
     runs: list[LocalRun] = []
 
-    def begin(source: str, *, nodes: int = 2, standby: int = 0, policy: str = "pair") -> Trial:
+    def begin(
+        source: str, *, nodes: int = 2, standby: int = 0, policy: str = "pair", **parameters: int
+    ) -> Trial:
+        chosen = policy_named(policy, **parameters)
         folder = tmp_path / "run"
         folder.mkdir()
         settings = RunSettings(
             run="counting",
-            flow_path=str(write_flow(tmp_path, source, chain=policy_named(policy).partitioned)),
+            flow_path=str(write_flow(tmp_path, source, chain=chosen.partitioned)),
             folder=str(folder),
             zookeeper="",
-            policy=policy,
+            policy=chosen,
             nodes=nodes,
             heap_mb=512,
         )

@@ -24,11 +24,12 @@ LEFT_AFTER_S = 10.0
 OWNER = """
 import signal, sys, time
 from pathlib import Path
+from understudy.flow.policy import policy_named
 from understudy.runtime.local import LocalRun
 from understudy.runtime.settings import RunSettings
 
 flow, folder, then = sys.argv[1:]
-settings = RunSettings("owned", flow, folder, "", policy="none")
+settings = RunSettings("owned", flow, folder, "", policy=policy_named("none"))
 run = LocalRun.on_own_zookeeper(settings, nodes=0)
 run.start()
 while run.status() is None:

@@ -17,10 +17,10 @@ from pyarrow import flight
 
 import understudy as us
 from understudy.core.errors import Fenced
-from understudy.core.view import Seat, Slot, Status, View
 from understudy.history.judging import judge
 from understudy.runtime.client import Client
-from understudy.runtime.transport.endpoint import connect
+from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.transport.endpoint import Refused, connect
 from understudy.runtime.trial import Trial
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -32,6 +32,12 @@ def assert_history_is_clean(folder: Path) -> None:
     assert verdict.delivered > 0
 
 
+def sends(status: dict[str, Any]) -> bool:
+    """Whether output comes from every partition that feeds a sink."""
+    senders = status["senders"].values()
+    return bool(senders) and None not in senders
+
+
 def test_killing_the_sender_and_then_the_survivor_changes_nothing(start: Any, tmp_path: Path) -> None:
     rows = 350_000
     trial: Trial = start(generated(rows, rows_per_s=10_000), standby=1)
@@ -40,6 +46,20 @@ def test_killing_the_sender_and_then_the_survivor_changes_nothing(start: Any, tm
     trial.wait_running()
     second = trial.kill("sender")
     assert first != second
+    trial.wait_finished()
+    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
+    assert_history_is_clean(tmp_path)
+
+
+def test_two_of_three_replicas_die_at_the_same_instant_and_nothing_is_lost(
+    start: Any, tmp_path: Path
+) -> None:
+    rows = 300_000
+    trial: Trial = start(generated(rows, rows_per_s=10_000), nodes=3, replicas=3)
+    trial.wait_running()
+    assert len(set(trial.kill_at_once(["sender", "holder"]))) == 2
+    status = trial.wait_decided()
+    assert sorted(seat["status"] for seat in status["seats"].values()) == ["ACTIVE", "DEAD", "DEAD"]
     trial.wait_finished()
     assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
     assert_history_is_clean(tmp_path)
@@ -68,7 +88,7 @@ def as_time_goes_by(enough: threading.Event) -> Iterator[int]:
 
 def test_a_stopped_sender_is_fenced_and_comes_back_as_a_standby(start: Any, tmp_path: Path) -> None:
     trial: Trial = start(PUSHED)
-    status = trial.wait("two replicas", lambda s: s["sender"] is not None and len(s["seats"]) == 2)
+    status = trial.wait("two replicas", lambda s: sends(s) and len(s["seats"]) == 2)
     enough, pushed = threading.Event(), threading.Semaphore(0)
     arguments = (status["gateway"]["flight"], as_time_goes_by(enough), pushed)
     pushing = threading.Thread(target=push_all, args=arguments, daemon=True)
@@ -81,7 +101,7 @@ def test_a_stopped_sender_is_fenced_and_comes_back_as_a_standby(start: Any, tmp_
         "the return of the stopped node", lambda s: any(x["status"] == "STDBY" for x in s["seats"].values())
     )
     returned = next(seat["node"] for seat in status["seats"].values() if seat["status"] == "STDBY")
-    assert returned == f"{stopped}.2", "it comes back under its next name"
+    assert returned == f"{stopped}.1", "it is the same process, without the state it had"
     trial.wait_running()
     enough.set()
     pushing.join(timeout=60)
@@ -96,7 +116,7 @@ def test_a_stopped_sender_is_fenced_and_comes_back_as_a_standby(start: Any, tmp_
 
 def test_a_killed_gateway_takes_every_push_once_and_delivers_it_once(start: Any, tmp_path: Path) -> None:
     trial: Trial = start(PUSHED)
-    status = trial.wait("two replicas", lambda s: s["sender"] is not None and len(s["seats"]) == 2)
+    status = trial.wait("two replicas", lambda s: sends(s) and len(s["seats"]) == 2)
     address = status["gateway"]["flight"]
     pushes, pushed = 60, threading.Semaphore(0)
     pushing = threading.Thread(target=push_all, args=(address, range(pushes), pushed), daemon=True)
@@ -114,9 +134,16 @@ def test_a_killed_gateway_takes_every_push_once_and_delivers_it_once(start: Any,
     assert_history_is_clean(tmp_path)
 
 
-def test_the_gateway_refuses_what_it_must_and_a_run_leaves_nothing_behind(start: Any) -> None:
+def address_of(trial: Trial, node: str) -> str:
+    settings = trial.run.settings
+    with Coordination(settings.zookeeper, settings.run) as coordination:
+        facts = next(member.facts for member in coordination.members() if member.name == node)
+        return str(facts["flight"])
+
+
+def test_strangers_are_refused_and_a_run_leaves_nothing_behind(start: Any) -> None:
     trial: Trial = start(PUSHED, nodes=1, policy="none")
-    status = trial.wait("a replica", lambda s: s["sender"] is not None)
+    status = trial.wait("a replica", sends)
     address = status["gateway"]["flight"]
 
     with Client(address) as client:
@@ -125,17 +152,16 @@ def test_the_gateway_refuses_what_it_must_and_a_run_leaves_nothing_behind(start:
         with pytest.raises(us.FlowError, match="no source 'letters'"):
             client.push("letters", [{"key": 1}])
 
-    view = View(1, {Slot.PRIM: Seat("node-1.0", 1, Status.ACTIVE)})
-    seat = {"slot": "PRIM", "node": "node-1.0", "epoch": 1, "view": view.to_json()}
     silent: dict[str, Any] = {
         "on_open": lambda _c: None,
         "on_frame": lambda _f: None,
         "on_closed": lambda _w: None,
     }
-    with pytest.raises(Fenced, match="does not hold PRIM"):
-        connect(
-            address, "ingress", {**seat, "through": 0, "version": 0, "checkpoint": 0, "serial": 1}, **silent
-        )
+    with pytest.raises(Refused, match="must name itself and number its attempts"):
+        connect(address, "peer", {"node": "node-9.1"}, **silent)
+    wanted = {"node": "node-9.1", "standby": "counts/0:0", "epoch": 1, "lender": "counts/0:0", "version": 1}
+    with pytest.raises(Fenced, match="node-9.1 does not hold counts/0:0"):
+        connect(address_of(trial, "node-1.1"), "state", wanted, **silent)
     stranger = flight.connect(f"grpc://{address}")
     with pytest.raises(flight.FlightServerError, match="only exchanges"):
         stranger.do_get(flight.Ticket(b"everything")).read_all()

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from understudy.cli.picture import plural
 from understudy.flow.errors import UserError
 from understudy.history.judging import judge
 from understudy.history.records import HistoryError
@@ -17,11 +18,11 @@ INVARIANTS = {
     "loss-free": "nothing that should be delivered is missing",
     "dup-free": "nothing is delivered twice",
     "in-order": "buckets are delivered in rising order",
-    "contents": "what was delivered is what a replica made",
-    "replicas-agree": "replicas made the same rows of the same bucket",
-    "input-loss-free": "no replica missed input",
-    "input-dup-free": "no replica took input twice",
-    "sealed-once": "every input bucket was sealed once",
+    "contents": "what was delivered is what a copy made",
+    "replicas-agree": "copies made the same rows of the same bucket",
+    "input-loss-free": "no copy missed input",
+    "input-dup-free": "no copy took input twice",
+    "sealed-once": "every source sealed its buckets once, in rising order",
     "views-rise": "the controller's decisions follow one another",
 }
 #: Of one invariant this many violations are shown; the rest are counted.
@@ -65,14 +66,16 @@ def judged(files: Sequence[Path]) -> Verdict:
 def _told(name: str, files: Sequence[Path]) -> int:
     verdict = judged(files)
     print(f"{name}: flow {verdict.flow}, {verdict.records} records in {len(files)} files")
-    print(f"  {verdict.sealed} buckets sealed, {verdict.delivered} delivered, {verdict.views} views")
+    views = plural(verdict.views, "view")
+    print(f"  {plural(verdict.sealed, 'bucket')} sealed, {verdict.delivered} delivered, {views}")
     if verdict.partitions:
-        print(f"  {verdict.partitions} partitions in {verdict.copies} copies")
+        copies = plural(verdict.copies, "copy", "copies")
+        print(f"  {plural(verdict.partitions, 'partition')} in {copies}")
     _tell_what_is_missing(verdict)
     found = {finding.invariant for finding in verdict.findings}
     for invariant in [*INVARIANTS, *sorted(found - INVARIANTS.keys())]:
         findings = [finding for finding in verdict.findings if finding.invariant == invariant]
-        word = f"VIOLATED {len(findings)} times" if findings else "holds"
+        word = f"VIOLATED {plural(len(findings), 'time')}" if findings else "holds"
         print(f"  {invariant:<16} {word:<20} {INVARIANTS.get(invariant, '')}".rstrip())
         for finding in findings[:SHOWN_MAX]:
             print(f"      {finding.what}\n      shown by {finding.record}")
