@@ -86,6 +86,26 @@ def test_a_state_of_other_consumers_is_refused_whole() -> None:
     assert state_of(newcomer) == before
 
 
+@pytest.mark.parametrize(
+    ("shares", "why"),
+    [
+        (((LEFT, run(3)), (Partition("other"), run(3))), "other/0, which is no consumer"),
+        (((LEFT, run(3)), (RIGHT, run(1))), "numbers must rise"),
+        (((LEFT, run(3)), (RIGHT, ())), "at least one bucket"),
+        (((LEFT, run(3)), (LEFT, run(4))), "twice"),
+    ],
+)
+def test_output_that_makes_no_sense_is_refused_whole(
+    shares: tuple[tuple[Partition, tuple[Bucket, ...]], ...], why: str
+) -> None:
+    made = producer()
+    made.produced(Produced(((LEFT, run(1)), (RIGHT, run(1)))))
+    before = state_of(made)
+    with pytest.raises(BrokenInvariant, match=why):
+        made.produced(Produced(shares))
+    assert state_of(made) == before
+
+
 def test_a_partition_that_is_no_consumer_is_refused() -> None:
     with pytest.raises(PeerError, match="other/0 is no consumer"):
         producer().at_edge(AtEdge(Partition("other"), Attached(0)))
