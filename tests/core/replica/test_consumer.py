@@ -92,6 +92,16 @@ def test_an_installed_consumer_asks_for_what_follows_its_state() -> None:
     made.check()
 
 
+def test_a_state_is_not_installed_into_a_consumer_that_is_attached() -> None:
+    made = consumer()
+    made.at_edge(sent(LEFT, 1))
+    merge = made.merge
+    with pytest.raises(BrokenInvariant, match="after consumer from left/0 was attached"):
+        made.install(7)
+    assert made.merge is merge
+    assert made.processed == NOTHING
+
+
 def test_an_engine_gets_one_group_at_a_time_and_finishes_only_what_it_got() -> None:
     made = consumer()
     with pytest.raises(BrokenInvariant, match="never given"):

@@ -320,6 +320,18 @@ def test_a_copy_that_is_no_newcomer_is_not_watched() -> None:
     assert active().stuck(60_000) is None
 
 
+def test_a_state_that_arrives_after_it_was_given_up_is_ignored() -> None:
+    made = copy_of()
+    made.borrow()
+    made.handle(Offered(Copy(F), 1, 4))
+    made.stuck(60_000)
+    assert made.stuck(60_000) == [MoveFailed("its state made no progress for 60 s")]
+    assert made.handle(Installed(1, borrowed())) == []
+    assert not made.begun
+    assert made.handle(FetchFailed(1, "too late")) == []
+    made.check()
+
+
 def test_a_standby_for_whom_no_lender_is_left_gives_up_once() -> None:
     made = copy_of()
     made.borrow()
@@ -340,6 +352,18 @@ def test_a_standby_asks_again_until_the_state_is_on_its_way() -> None:
     made.handle(FetchFailed(1, "broken"))
     assert made.ask_again() == [Ask(2), AskAgainLater()]
     assert active().ask_again() == []
+
+
+def test_a_copy_borrows_once_and_does_not_begin_empty_as_well() -> None:
+    made = copy_of()
+    made.borrow()
+    with pytest.raises(BrokenInvariant, match="cannot borrow"):
+        made.borrow()
+    with pytest.raises(BrokenInvariant, match="waits for its state"):
+        made.begin()
+    assert not made.begun
+    with pytest.raises(BrokenInvariant, match="cannot borrow"):
+        active().borrow()
 
 
 def test_every_end_of_a_copy_is_found_by_its_neighbour() -> None:
