@@ -80,10 +80,11 @@ class Consumer:
 
     def install(self, through: BucketId) -> None:
         """The engine holds everything through this number. Only before anything was received."""
+        for inlet in self.inlets.values():
+            require(not inlet.attached, f"state was installed after {inlet.name} was attached")
         self.merge = Merge(tuple(self.inlets), through=through)
         self.processed = through
         for partition, inlet in self.inlets.items():
-            require(not inlet.attached, f"state was installed after {inlet.name} was attached")
             self.inlets[partition] = Inlet(inlet.name, inlet.status, own=self.own, through=through)
 
     def _acknowledge(self) -> list[SendTo]:

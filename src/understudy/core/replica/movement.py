@@ -148,6 +148,10 @@ class Borrowing:
         self.over = True
         return [MoveFailed(why)]
 
+    def fetches(self, attempt: int) -> bool:
+        """Whether a fetch of this attempt was begun and has not failed, wanted or given up."""
+        return self.fetching and attempt == self.attempt
+
     def expects(self, attempt: int) -> bool:
         """Whether a state of this attempt is still wanted."""
-        return not self.over and self.fetching and attempt == self.attempt
+        return not self.over and self.fetches(attempt)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from understudy.core.bucket import NOTHING, BucketId
-from understudy.core.edge.messages import Put
+from understudy.core.edge.messages import Put, require_rising
 from understudy.core.edge.outlet import Outlet, OutletState
 from understudy.core.errors import PeerError, require
 from understudy.core.replica.events import AtEdge, Produced, SendTo
@@ -61,11 +61,20 @@ class Producer:
         )
 
     def produced(self, event: Produced) -> list[SendTo]:
+        self._expect_output(event)
         told: list[SendTo] = []
         for partition, buckets in event.shares:
-            require(partition in self.outlets, f"output for {partition}, which is no consumer of this copy")
             told += self._drive(partition, Put(buckets))
         return told
+
+    def _expect_output(self, event: Produced) -> None:
+        """Raise `BrokenInvariant` unless every share can be taken: none is taken before that is known."""
+        consumers = [partition for partition, _ in event.shares]
+        require(len(set(consumers)) == len(consumers), f"output for one consumer twice: {consumers}")
+        for partition, buckets in event.shares:
+            require(partition in self.outlets, f"output for {partition}, which is no consumer of this copy")
+            require(bool(buckets), f"output for {partition} has at least one bucket, if only its number")
+            require_rising(buckets, self.outlets[partition].buffer.produced_through)
 
     def at_edge(self, event: AtEdge) -> list[SendTo]:
         if event.partition not in self.outlets:

@@ -79,6 +79,7 @@ class Replica:
     def begin(self) -> list[CopyInstruction]:
         """The engine stands ready with nothing in it."""
         require(not self.begun, f"{self.copy} began twice")
+        require(self.borrowing is None, f"{self.copy} waits for its state and cannot begin without it")
         self.begun = True
         return self._go_on()
 
@@ -159,14 +160,18 @@ class Replica:
         return self.lending.taken(event, CopyState(event.version, self._below.handed, outlets))
 
     def _install(self, event: Installed) -> list[CopyInstruction]:
-        if self.borrowing is None or not self.borrowing.expects(event.attempt) or self.begun:
+        borrowing = self.borrowing
+        if borrowing is None or self.begun or not borrowing.fetches(event.attempt):
             raise BrokenInvariant(f"{self.copy} did not want a state of attempt {event.attempt}")
-        self.borrowing.over = True
+        if borrowing.over:
+            # It was given up meanwhile: the seat is lost, and nothing else on this node.
+            return []
+        self._above.install(event.state.outlets)
+        self._below.install(event.state.through)
+        borrowing.over = True
         self.begun = self.catching_up = True
         # Versions go on rising, whichever copy lends next.
         self.lending.version = event.state.version
-        self._above.install(event.state.outlets)
-        self._below.install(event.state.through)
         return []
 
     def _go_on(self) -> list[CopyInstruction]:

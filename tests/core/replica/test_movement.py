@@ -1,0 +1,221 @@
+"""Lending and borrowing a state, by exact instructions."""
+
+from __future__ import annotations
+
+import pytest
+from core_kit import copies, state_of
+
+from understudy.core.errors import BrokenInvariant
+from understudy.core.replica.events import (
+    Ask,
+    AskAgainLater,
+    Asked,
+    CopyState,
+    DropSnapshot,
+    Fetch,
+    FetchFailed,
+    KeepSnapshot,
+    MoveFailed,
+    Offer,
+    Offered,
+    SnapshotFailed,
+    SnapshotTaken,
+    TakeSnapshot,
+)
+from understudy.core.replica.movement import FETCHES_MAX, Borrowing, Lending
+
+LENDER, STANDBY, THIRD = copies("f", 3)
+
+
+def asked(attempt: int = 1, epoch: int = 5) -> Asked:
+    return Asked(STANDBY, epoch, attempt)
+
+
+def state(version: int) -> CopyState:
+    return CopyState(version, 10, ())
+
+
+def lending(attempt: int = 1) -> Lending:
+    """A snapshot is kept for this attempt."""
+    made = Lending()
+    made.asked(asked(attempt))
+    made.stands_still()
+    made.taken(SnapshotTaken(1), state(1))
+    return made
+
+
+# --- the lender ------------------------------------------------------------------------------------------
+
+
+def test_a_request_waits_until_the_engine_stands_still_then_a_snapshot_is_taken_kept_and_offered() -> None:
+    made = Lending()
+    assert made.stands_still() == []
+    assert made.asked(asked()) == []
+    assert not made.paused
+    assert made.stands_still() == [TakeSnapshot(1)]
+    assert made.paused
+    assert made.taken(SnapshotTaken(1), state(1)) == [KeepSnapshot(state(1)), Offer(STANDBY, 5, 1, 1)]
+    assert not made.paused
+
+
+def test_a_request_that_is_repeated_is_offered_the_same_snapshot() -> None:
+    assert lending().asked(asked()) == [Offer(STANDBY, 5, 1, 1)]
+
+
+def test_a_request_that_is_repeated_before_its_snapshot_is_there_changes_nothing() -> None:
+    made = Lending()
+    made.asked(asked())
+    assert made.asked(asked()) == []
+    made.stands_still()
+    assert made.asked(asked()) == []
+    assert made.wanted is None
+
+
+@pytest.mark.parametrize("later", [asked(attempt=2), asked(epoch=6)])
+def test_a_later_attempt_or_the_next_standby_gets_a_snapshot_of_its_own(later: Asked) -> None:
+    made = lending()
+    assert made.asked(later) == [DropSnapshot(1)]
+    assert made.stands_still() == [TakeSnapshot(2)]
+    assert made.taken(SnapshotTaken(2), state(2))[-1] == Offer(STANDBY, later.epoch, later.attempt, 2)
+
+
+def test_an_earlier_attempt_that_comes_late_is_ignored() -> None:
+    made = lending(attempt=2)
+    assert made.asked(asked(1)) == []
+    assert made.lent == asked(2)
+
+
+def test_a_request_during_a_snapshot_makes_that_one_useless() -> None:
+    made = Lending()
+    made.asked(asked())
+    made.stands_still()
+    assert made.asked(asked(2)) == []
+    assert made.taken(SnapshotTaken(1), state(1)) == [DropSnapshot(1)]
+    assert made.stands_still() == [TakeSnapshot(2)]
+
+
+def test_a_snapshot_that_failed_is_taken_again_when_the_request_is_repeated() -> None:
+    made = Lending()
+    made.asked(asked())
+    made.stands_still()
+    assert made.taken(SnapshotFailed(1, "the disk is full"), state(1)) == []
+    assert made.stands_still() == []
+    assert made.asked(asked()) == []
+    assert made.stands_still() == [TakeSnapshot(2)]
+
+
+def test_a_snapshot_is_dropped_when_its_standby_is_gone() -> None:
+    made = lending()
+    assert made.standby_gone() == [DropSnapshot(1)]
+    assert made.standby_gone() == []
+
+
+def test_a_standby_that_is_gone_is_not_waited_for() -> None:
+    made = Lending()
+    made.asked(asked())
+    assert made.standby_gone() == []
+    assert made.stands_still() == []
+
+
+def test_a_standby_that_is_gone_while_its_snapshot_is_taken_gets_no_offer() -> None:
+    made = Lending()
+    made.asked(asked())
+    made.stands_still()
+    assert made.standby_gone() == []
+    assert made.taken(SnapshotTaken(1), state(1)) == [DropSnapshot(1)]
+    assert made.lent is None
+
+
+def test_the_next_standby_is_served_although_the_snapshot_of_the_last_was_under_way() -> None:
+    made = Lending()
+    made.asked(asked())
+    made.stands_still()
+    made.standby_gone()
+    made.asked(asked(epoch=7))
+    assert made.taken(SnapshotTaken(1), state(1)) == [DropSnapshot(1)]
+    assert made.stands_still() == [TakeSnapshot(2)]
+    assert made.taken(SnapshotTaken(2), state(2)) == [KeepSnapshot(state(2)), Offer(STANDBY, 7, 1, 2)]
+
+
+@pytest.mark.parametrize("event", [SnapshotTaken(1), SnapshotTaken(2), SnapshotFailed(1, "x")])
+def test_a_snapshot_nobody_asked_for_is_our_bug_and_leaves_no_trace(
+    event: SnapshotTaken | SnapshotFailed,
+) -> None:
+    made = lending()
+    before = state_of(made)
+    with pytest.raises(BrokenInvariant, match="was not asked for"):
+        made.taken(event, state(event.version))
+    assert state_of(made) == before
+
+
+def test_a_snapshot_of_another_version_than_the_one_being_taken_is_our_bug() -> None:
+    made = lending()
+    made.asked(asked(2))
+    made.stands_still()
+    before = state_of(made)
+    with pytest.raises(BrokenInvariant, match="was not asked for"):
+        made.taken(SnapshotTaken(1), state(1))
+    assert state_of(made) == before
+
+
+# --- the borrower ----------------------------------------------------------------------------------------
+
+
+def offer(attempt: int = 1, version: int = 3) -> Offered:
+    return Offered(LENDER, attempt, version)
+
+
+def test_a_standby_asks_until_it_is_offered_a_snapshot_and_fetches_that_one() -> None:
+    made = Borrowing()
+    assert made.ask() == made.ask() == [Ask(1), AskAgainLater()]
+    assert made.offered(offer()) == [Fetch(LENDER, 1, 3)]
+    assert made.ask() == []
+    assert made.expects(1)
+
+
+def test_a_second_offer_of_the_same_attempt_is_not_fetched_too() -> None:
+    made = Borrowing()
+    made.offered(offer())
+    assert made.offered(Offered(THIRD, 1, 4)) == []
+
+
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_an_offer_of_another_attempt_is_ignored(attempt: int) -> None:
+    made = Borrowing()
+    made.offered(offer())
+    made.failed(FetchFailed(1, "broken"))
+    before = state_of(made)
+    assert made.offered(offer(attempt)) == []
+    assert state_of(made) == before
+    assert made.offered(offer(2)) == [Fetch(LENDER, 2, 3)]
+
+
+def test_a_failed_fetch_is_tried_again_a_few_times_then_given_up() -> None:
+    made = Borrowing()
+    for attempt in range(1, FETCHES_MAX):
+        made.offered(offer(attempt))
+        assert made.failed(FetchFailed(attempt, "broken")) == [AskAgainLater()]
+        assert made.ask() == [Ask(attempt + 1), AskAgainLater()]
+    made.offered(offer(FETCHES_MAX))
+    assert made.failed(FetchFailed(FETCHES_MAX, "the disk is full")) == [MoveFailed("the disk is full")]
+    assert made.ask() == []
+    assert made.give_up("again") == []
+    assert not made.expects(FETCHES_MAX)
+
+
+def test_a_failure_of_an_earlier_attempt_or_of_no_fetch_is_ignored() -> None:
+    made = Borrowing()
+    assert made.failed(FetchFailed(1, "never began")) == []
+    made.offered(offer())
+    made.failed(FetchFailed(1, "broken"))
+    made.offered(offer(2))
+    assert made.failed(FetchFailed(1, "once more")) == []
+    assert (made.attempt, made.fetching) == (2, True)
+
+
+def test_a_standby_that_gave_up_takes_no_offer() -> None:
+    made = Borrowing()
+    assert made.give_up("no copy holds the state any more") == [
+        MoveFailed("no copy holds the state any more")
+    ]
+    assert made.offered(offer()) == []
