@@ -14,6 +14,7 @@ its parent is gone.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from typing import Any
 
 import psutil
 
-from harness import HERE, TRAFFIC, remove, save, say
+from harness import HERE, RESULTS, TRAFFIC, remove, save, say
 
 MARK = "UNDERSTUDY_ORPHANS_OF"
 LEFT_AFTER_S = 10.0
@@ -177,12 +178,21 @@ def main() -> None:
             for signal_name in arguments.signals.split(",") if arguments.only in name else ():
                 results.append(killed(name, signal.Signals[f"SIG{signal_name}"], moment))
                 say(row(results[-1]))
-    if not arguments.only:
-        save("orphans", {"left_after_s": LEFT_AFTER_S, "kills": results})
+                keep(results[-1])
     print(f"\n{'command':22} {'signal':8} {'moment':18} {'before':>6} {'left':>5} {'gone after':>11}")
     for result in results:
         print(row(result))
     print(f"{sum(result['left'] for result in results)} processes left in {len(results)} kills")
+
+
+def keep(result: dict[str, Any]) -> None:
+    """Put a result in the place of the former one of the same kill."""
+    file = RESULTS / "orphans.json"
+    former = json.loads(file.read_text())["kills"] if file.exists() else []
+    which = ("command", "moment", "signal")
+    others = [each for each in former if any(each[key] != result[key] for key in which)]
+    kills = sorted([*others, result], key=lambda each: [each[key] for key in which])
+    save("orphans", {"left_after_s": LEFT_AFTER_S, "kills": kills})
 
 
 def row(result: dict[str, Any]) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
+import psutil
 import pytest
 
 from understudy.cli.interruption import Interrupted, Interruption
@@ -47,6 +50,41 @@ def test_work_is_abandoned_when_somebody_asks_to_end() -> None:
         interruption.unless(endless)
     assert begun.is_set()
     never.set()
+
+
+SLOW = """
+import subprocess, sys, time
+from understudy.cli.interruption import Interruption
+
+with Interruption(end_timeout_s=1):
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    print(child.pid, flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_a_command_that_does_not_end_in_time_is_ended_with_all_that_it_started() -> None:
+    command = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    child = psutil.Process(int(command.stdout.readline()))
+    command.send_signal(signal.SIGTERM)
+    try:
+        assert command.wait(20) == 143
+        child.wait(5)
+    finally:
+        command.kill()
+        if child.is_running():
+            child.kill()
+        command.communicate()
+
+
+@pytest.mark.timeout(20)
+def test_a_signal_that_comes_while_the_flag_is_looked_at_does_no_harm() -> None:
+    with Interruption() as interruption:
+        # As in the moment when the main thread begins or ends to wait.
+        with interruption._event._cond:  # type: ignore[attr-defined]
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.wait(5)
 
 
 def test_without_a_signal_work_gives_its_result_or_its_error() -> None:
