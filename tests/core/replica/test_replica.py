@@ -126,9 +126,7 @@ def test_a_copy_has_neighbours_and_none_of_them_on_both_sides() -> None:
     with pytest.raises(BrokenInvariant, match="has no neighbours"):
         Replica(Copy(F), None, None)
     with pytest.raises(BrokenInvariant, match="both below and above"):
-        Replica(
-            Copy(F), Consumer("c", 0, {BELOW: all_active(1)}), Producer("p", {BELOW: all_active(1)})
-        )
+        Replica(Copy(F), Consumer("c", 0, {BELOW: all_active(1)}), Producer("p", {BELOW: all_active(1)}))
 
 
 # --- lending ---------------------------------------------------------------------------------------------

@@ -45,9 +45,8 @@ def test_changes_since_a_view_that_is_not_known_are_refused() -> None:
 
 def part(**change: object) -> dict[str, object]:
     """The first partition of the view, with one field of its five changed."""
-    fields = dict(
-        zip(("name", "index", "epoch", "seats", "lost"), json.loads(WHOLE.to_json())["partitions"][0])
-    )
+    names = ("name", "index", "epoch", "seats", "lost")
+    fields = dict(zip(names, json.loads(WHOLE.to_json())["partitions"][0], strict=True))
     return {"partitions": [list({**fields, **change}.values())]}
 
 

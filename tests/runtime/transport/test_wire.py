@@ -9,10 +9,10 @@ import weakref
 
 import pyarrow as pa
 import pytest
+from understudy.core.messages import Data
 
 from understudy.core.bucket import Bucket
 from understudy.core.errors import PeerError
-from understudy.core.messages import Data
 from understudy.runtime.transport.parcels import parcel_of
 from understudy.runtime.transport.wire import (
     BODIES,
