@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import understudy as us
+from understudy.engine.segments import topology_of
 from understudy.flow.errors import FlowError
-from understudy.runtime.partitioning import topology_of
 
 EVENTS = "src string, n int, price double, ts timestamp"
 
@@ -61,7 +61,7 @@ def test_a_fragments_own_number_goes_before_the_runs() -> None:
         function.__name__ = name
         flow.fragment(source, time="ts", partition_by=[key] if key else [], partitions=partitions)(function)
     flow.sink("own", us.Console())
-    assert topology_of(flow, 5).counts == {"own": 3, "one": 1, "runs": 5, "whole": 1}
+    assert topology_of(flow, "fragment", 5).counts == {"own": 3, "one": 1, "runs": 5, "whole": 1}
 
 
 def test_a_key_that_a_source_does_not_have_is_refused_with_those_it_has() -> None:
