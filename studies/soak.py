@@ -1,0 +1,216 @@
+"""Half an hour at the highest rate that this machine holds, with a kill every few minutes: what grows?
+
+    python studies/soak.py [--policy pair] [--minutes 30] [--rate 100000] [--kill-every 240]
+
+Every few seconds the memory, threads and open files of every process are looked at, and the disk that the run
+takes. A process that was killed and started again counts as another one of the same name. After warm-up
+everything must be flat: a slope is fitted for each process over all its lives, each life with a level of its
+own, and given per hour. Memory is what the process alone holds (USS), Python and Java apart. Output and history
+are checked at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import psutil
+
+from harness import RESULTS, check_history, compare_with_truth, remove, save, say, steady, traffic_run
+from understudy.flow.policy import policy_named
+from understudy.runtime.local import LocalRun
+from understudy.runtime.trial import Trial
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+SAMPLE_S = 5.0
+#: A life shorter than this, counted after its warm-up, says nothing about growth.
+LIFE_S_MIN = 60.0
+WARM_UP_S = 120.0
+MEASURES = ("python_mb", "java_mb", "threads", "files")
+
+
+@dataclass(frozen=True)
+class Sample:
+    at_s: float
+    pid: int
+    python_mb: float
+    java_mb: float
+    threads: int
+    files: int
+
+
+def look(pid: int, at_s: float) -> Sample | None:
+    """What a process and everything that it started take now; None if it is gone."""
+    python_mb = java_mb = 0.0
+    threads = files = 0
+    try:
+        process = psutil.Process(pid)
+        for member in [process, *process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                mb = member.memory_full_info().uss / 2**20
+                if "java" in member.name():
+                    java_mb += mb
+                else:
+                    python_mb += mb
+                threads += member.num_threads()
+                files += member.num_fds()
+    except psutil.NoSuchProcess:
+        return None
+    return Sample(at_s, pid, python_mb, java_mb, threads, files)
+
+
+def disk_mb(folder: Path) -> float:
+    """What the run keeps on disk, without its output and its history, which are meant to grow."""
+    total = 0
+    for base, _, names in os.walk(folder / "run"):
+        if "history" in Path(base).parts:
+            continue
+        for name in names:
+            with suppress(OSError):
+                total += (Path(base) / name).stat().st_size
+    return total / 2**20
+
+
+def slope_per_hour(samples: list[Sample], measure: str) -> tuple[float, float] | None:
+    """How much a measure grows in an hour, and its median; every life has a level of its own."""
+    lives: dict[int, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        lives[sample.pid].append(sample)
+    hours: list[float] = []
+    values: list[float] = []
+    levels: list[float] = []
+    for life in lives.values():
+        warm = [s for s in life if s.at_s - life[0].at_s > WARM_UP_S]
+        if not warm or warm[-1].at_s - warm[0].at_s < LIFE_S_MIN:
+            continue
+        at = np.array([s.at_s / 3600 for s in warm])
+        value = np.array([float(getattr(s, measure)) for s in warm])
+        hours += list(at - at.mean())
+        values += list(value - value.mean())
+        levels += list(value)
+    if not hours:
+        return None
+    spread = float(np.dot(hours, hours))
+    return (float(np.dot(hours, values)) / spread if spread else 0.0), float(np.median(levels))
+
+
+def soak(policy: str, minutes: float, rate: float, kill_every_s: float) -> dict[str, Any]:
+    chosen = policy_named(policy)
+    os.environ["TRAFFIC_ROWS_PER_S"] = str(rate)
+    run, folder = traffic_run(nodes=chosen.nodes_usual if policy != "flux" else 2, standby=1, policy=policy)
+    trial = Trial(run, tell=say)
+    samples: dict[str, list[Sample]] = defaultdict(list)
+    disk: list[tuple[float, float]] = []
+    behind: list[float] = []
+    try:
+        steady(trial)
+        began = time.monotonic()
+        next_kill, victims = kill_every_s, _victims(run)
+        while (now_s := time.monotonic() - began) < minutes * 60:
+            _sample(run, samples, now_s)
+            disk.append((now_s, disk_mb(folder)))
+            status = run.status()
+            if status is not None and status["last_output_s"] is not None:
+                behind.append(float(status["latency_ms"]))
+            if now_s > next_kill and minutes * 60 - now_s > kill_every_s / 2:
+                next_kill += kill_every_s
+                trial.kill(next(victims))
+            time.sleep(max(0.0, SAMPLE_S - (time.monotonic() - began - now_s)))
+        steady(trial)
+    finally:
+        run.stop()
+    check_history(folder)
+    verdict = compare_with_truth(folder)
+    say(f"{policy}: {verdict}")
+    table = _table(samples, disk)
+    _draw(policy, samples, disk)
+    remove(folder)
+    return {
+        "rate": rate,
+        "minutes": minutes,
+        "kills": len(trial.harms),
+        "latency_ms_median": round(float(np.median(behind)), 1) if behind else None,
+        "verdict": verdict,
+        "processes": table,
+    }
+
+
+def _victims(run: LocalRun) -> Any:
+    while True:
+        yield from run.node_names
+
+
+def _sample(run: LocalRun, samples: dict[str, list[Sample]], at_s: float) -> None:
+    pids = {name: child.process.pid for name, child in run.children.items() if child.running}
+    if run.zookeeper is not None and run.zookeeper.pid is not None:
+        pids["zookeeper"] = run.zookeeper.pid
+    for name, pid in pids.items():
+        sample = look(pid, at_s)
+        if sample is not None:
+            samples[name].append(sample)
+
+
+def _table(samples: dict[str, list[Sample]], disk: list[tuple[float, float]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    print(f"{'process':12} {'':10} {'median':>10} {'per hour':>10}")
+    for name, found in sorted(samples.items()):
+        table[name] = {}
+        for measure in MEASURES:
+            fitted = slope_per_hour(found, measure)
+            if fitted is None or not fitted[1]:
+                continue
+            table[name][measure] = {"median": round(fitted[1], 1), "per_hour": round(fitted[0], 2)}
+            print(f"{name:12} {measure:10} {fitted[1]:10.1f} {fitted[0]:+10.2f}")
+    warm = [(at, mb) for at, mb in disk if at > WARM_UP_S]
+    if len(warm) > 1:
+        slope = float(np.polyfit([at / 3600 for at, _ in warm], [mb for _, mb in warm], 1)[0])
+        middle = float(np.median([mb for _, mb in warm]))
+        table["disk_mb"] = {"median": round(middle, 1), "per_hour": round(slope, 2)}
+        print(f"{'disk':12} {'mb':10} {middle:10.1f} {slope:+10.2f}")
+    return table
+
+
+def _draw(policy: str, samples: dict[str, list[Sample]], disk: list[tuple[float, float]]) -> None:
+    figure, axes = plt.subplots(len(MEASURES) + 1, 1, figsize=(9, 12), sharex=True)
+    for axis, measure in zip(axes, MEASURES, strict=False):
+        for name, found in sorted(samples.items()):
+            values = [getattr(s, measure) for s in found]
+            if any(values):
+                axis.plot([s.at_s / 60 for s in found], values, label=name, linewidth=0.8)
+        axis.set_ylabel(measure)
+        axis.set_ylim(bottom=0)
+    axes[0].legend(fontsize=7, ncols=4)
+    axes[-1].plot([at / 60 for at, _ in disk], [mb for _, mb in disk], linewidth=0.8)
+    axes[-1].set_ylabel("disk_mb")
+    axes[-1].set_xlabel("minutes")
+    figure.suptitle(f"{policy} under load, with kills")
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"soak_{policy}.png", dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--policy", default="pair", choices=("pair", "flux"))
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--rate", type=float, default=100_000.0, help="rows a second")
+    parser.add_argument("--kill-every", type=float, default=240.0, metavar="SECONDS")
+    arguments = parser.parse_args()
+    result = soak(arguments.policy, arguments.minutes, arguments.rate, arguments.kill_every)
+    save(f"soak_{arguments.policy}", result)
+
+
+if __name__ == "__main__":
+    main()
