@@ -199,6 +199,17 @@ def test_of_two_connections_to_one_process_the_later_counts_whichever_arrives_fi
     assert host.handle(ParcelFrom(GATEWAY, 1, Here(SOURCE, 0))) == [], "and what it still carried"
 
 
+def test_a_process_that_calls_itself_by_the_name_of_this_host_is_cut_off() -> None:
+    host = working()
+    edges = dict(host.residents[FIRST].edges)
+    (cut,) = host.handle(PeerUp("a", 5))
+    assert isinstance(cut, Cut)
+    assert (cut.node, cut.serial) == ("a", 5)
+    assert host.handle(PeerDown("a", 5)) == []
+    assert host.residents[FIRST].edges == edges
+    assert host.handle(ParcelFrom("a", 0, Here(FIRST, 1))) == []
+
+
 def test_a_dead_consumer_is_closed_out_before_it_says_another_word() -> None:
     host = gateway()
     for copy, name in ((FIRST, "a"), (SECOND, "b")):

@@ -135,6 +135,13 @@ def test_an_offer_that_is_not_for_this_request_is_ignored(parcel: Offering) -> N
     assert host.handle(ParcelFrom("a", 1, parcel)) == []
 
 
+def test_an_offer_by_a_copy_of_another_partition_is_ignored() -> None:
+    host = standby()
+    host.handle(ASK_TIMER)
+    foreign = Offering(SOURCE, 0, SECOND, 3, 1, 1)
+    assert host.handle(ParcelFrom(GATEWAY, 1, foreign)) == []
+
+
 def test_after_a_failed_fetch_another_lender_is_asked_if_there_is_one() -> None:
     host = standby(OF_THREE, up="ac")
     assert parcels(host.handle(ASK_TIMER), "a")[-1] == request(1)
@@ -235,6 +242,12 @@ def test_only_the_standby_in_its_seat_may_ask_for_the_state(name: str, parcel: R
     host = lender()
     host.handle(PeerUp("b", 1))
     assert host.handle(ParcelFrom(name, 1, parcel)) == []
+
+
+def test_a_copy_that_is_active_has_no_state_to_ask_for() -> None:
+    host = lender()
+    host.handle(ViewSeen(view(4, f=seats(4, "a", "d@3"))))
+    assert asked(host) == [], "its request was on its way when it became active"
 
 
 @pytest.mark.parametrize(

@@ -368,9 +368,19 @@ class Host(Machine[HostEvent, HostInstruction]):
             return node == GATEWAY and epoch == 0
         return self.view is not None and self.view.holds(copy, node, epoch)
 
+    def _waits(self, copy: Copy, node: str, epoch: int) -> bool:
+        """Whether a standby of that node sits there: a request may arrive when it has long caught up."""
+        view = self.view
+        return (
+            view is not None and view.holds(copy, node, epoch) and view.seat(copy).status is Status.STDBY
+        )
+
     # --- connections -------------------------------------------------------------------------------------
 
     def _peer_up(self, node: str, serial: int) -> None:
+        if node == self.name:
+            self._out.append(Cut(node, serial, f"{node} is the name of this process"))
+            return
         if serial <= self._newest.get(node, 0):
             # Its caller gave this one up before it made the next; it was only slow to arrive.
             self._out.append(Cut(node, serial, "a newer connection took its place"))
@@ -384,9 +394,9 @@ class Host(Machine[HostEvent, HostInstruction]):
             self._try_all(resident, node)
 
     def _peer_down(self, node: str, serial: int) -> None:
-        require(node != self.name, "a host is always connected to itself")
         if self._up.get(node) != serial:
             return
+        require(node != self.name, "a host is always connected to itself")
         self._lose(node)
         if node in self.needed:
             self._await(node, self.timing.suspect_ms)
@@ -496,15 +506,13 @@ class Host(Machine[HostEvent, HostInstruction]):
                 self._welcome(node, parcel)
             case Request(sender, epoch, to, attempt):
                 lender = self.residents.get(to)
-                if (
-                    lender is not None
-                    and sender.partition == to.partition
-                    and self._sits(sender, node, epoch)
-                ):
+                own = sender.partition == to.partition
+                if lender is not None and own and self._waits(sender, node, epoch):
                     self._drive(lender, Asked(sender, epoch, attempt))
             case Offering(sender, epoch, to, to_epoch, attempt, version):
                 borrower = self._resident(to, to_epoch)
-                if borrower is not None and self._sits(sender, node, epoch):
+                own = sender.partition == to.partition
+                if borrower is not None and own and self._sits(sender, node, epoch):
                     self._drive(borrower, Offered(sender, attempt, version))
 
     def _relayed(self, node: str, view: View) -> None:
