@@ -85,7 +85,7 @@ def state_of(thing: Any, leave_out: frozenset[str] = SCRATCH) -> Any:
     return kind.__name__, {k: state_of(v, leave_out) for k, v in parts.items() if k not in leave_out}
 
 
-def assert_rejected(machine: Any, event: object, match: str = "") -> None:
+def assert_rejected(machine: Any, event: object, match: str) -> None:
     """The event raises, says why, and leaves no trace in the machine."""
     before = state_of(machine)
     with pytest.raises((PeerError, BrokenInvariant), match=match) as raised:
@@ -94,3 +94,8 @@ def assert_rejected(machine: Any, event: object, match: str = "") -> None:
     machine.check()
     if isinstance(machine, Machine):
         assert "-> rejected" in str(raised.value)
+
+
+def ident(value: object) -> str:
+    """A short name for a test's parameter."""
+    return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)

@@ -28,10 +28,10 @@ With `isolated`, copies of one replica talk only to copies of that replica, as i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.edge.messages import Attached, Data, Detached, From
 from understudy.core.errors import BrokenInvariant, PeerError, require
 from understudy.core.host.parcels import (
@@ -224,11 +224,11 @@ class Host(Machine[HostEvent, HostInstruction]):
     def _told(self, event: HostEvent) -> object:
         match event:
             case ParcelFrom(node, _, Say(sender, to, _, Data(buckets)), cause):
-                return f"Data {buckets[0].number}..{buckets[-1].number} {sender} > {to}, {node}#{cause}"
+                return f"Data {_span(buckets)} {sender} > {to}, {node}#{cause}"
             case ParcelFrom(node, _, Relay(view), cause):
                 return f"view {view.epoch}, {node}#{cause}"
             case Inside(copy, epoch, Produced(shares)):
-                runs = ", ".join(f"{b[0].number}..{b[-1].number} > {p}" for p, b in shares)
+                runs = ", ".join(f"{_span(buckets)} > {partition}" for partition, buckets in shares)
                 return f"Produced {copy}@{epoch}: {runs}"
             case Inside(copy, epoch, Installed(attempt, state)):
                 return f"Installed {copy}@{epoch}: attempt {attempt}, version {state.version}"
@@ -243,8 +243,18 @@ class Host(Machine[HostEvent, HostInstruction]):
     # --- views -------------------------------------------------------------------------------------------
 
     def _see(self, view: View) -> None:
-        if self.view is not None and view.epoch <= self.view.epoch:
-            return
+        if self.view is None or view.epoch > self.view.epoch:
+            self._expect_follows(view)
+            self._turn_to(view)
+
+    def _expect_follows(self, view: View) -> None:
+        """Raise `BrokenInvariant` unless this view is of this flow and can come after the newest one."""
+        known = set(self.topology.partitions)
+        require(view.partitions.keys() == known, f"view {view.epoch} has other partitions than this flow")
+        for partition, seats in self.view.partitions.items() if self.view is not None else ():
+            changes(seats, view.partitions[partition])
+
+    def _turn_to(self, view: View) -> None:
         old, self.view = self.view, view
         if old is None and self.name == GATEWAY:
             self._take_ends()
@@ -358,9 +368,19 @@ class Host(Machine[HostEvent, HostInstruction]):
             return node == GATEWAY and epoch == 0
         return self.view is not None and self.view.holds(copy, node, epoch)
 
+    def _waits(self, copy: Copy, node: str, epoch: int) -> bool:
+        """Whether a standby of that node sits there: a request may arrive when it has long caught up."""
+        view = self.view
+        return (
+            view is not None and view.holds(copy, node, epoch) and view.seat(copy).status is Status.STDBY
+        )
+
     # --- connections -------------------------------------------------------------------------------------
 
     def _peer_up(self, node: str, serial: int) -> None:
+        if node == self.name:
+            self._out.append(Cut(node, serial, f"{node} is the name of this process"))
+            return
         if serial <= self._newest.get(node, 0):
             # Its caller gave this one up before it made the next; it was only slow to arrive.
             self._out.append(Cut(node, serial, "a newer connection took its place"))
@@ -374,9 +394,9 @@ class Host(Machine[HostEvent, HostInstruction]):
             self._try_all(resident, node)
 
     def _peer_down(self, node: str, serial: int) -> None:
-        require(node != self.name, "a host is always connected to itself")
         if self._up.get(node) != serial:
             return
+        require(node != self.name, "a host is always connected to itself")
         self._lose(node)
         if node in self.needed:
             self._await(node, self.timing.suspect_ms)
@@ -474,9 +494,7 @@ class Host(Machine[HostEvent, HostInstruction]):
                 if speaks_to is not None and speaks_to.edges.get(sender) == Opened(serial, node):
                     self._drive(speaks_to, AtEdge(sender.partition, From(sender.replica, message)))
             case Relay(view):
-                # It need not be told what it has told.
-                self._told_view[node] = max(self._told_view.get(node, 0), view.epoch)
-                self._relayed(view)
+                self._relayed(node, view)
             case Here(copy, epoch):
                 if self._sits(copy, node, epoch):
                     for resident in self.residents.values():
@@ -488,30 +506,31 @@ class Host(Machine[HostEvent, HostInstruction]):
                 self._welcome(node, parcel)
             case Request(sender, epoch, to, attempt):
                 lender = self.residents.get(to)
-                if (
-                    lender is not None
-                    and sender.partition == to.partition
-                    and self._sits(sender, node, epoch)
-                ):
+                own = sender.partition == to.partition
+                if lender is not None and own and self._waits(sender, node, epoch):
                     self._drive(lender, Asked(sender, epoch, attempt))
             case Offering(sender, epoch, to, to_epoch, attempt, version):
                 borrower = self._resident(to, to_epoch)
-                if borrower is not None and self._sits(sender, node, epoch):
+                own = sender.partition == to.partition
+                if borrower is not None and own and self._sits(sender, node, epoch):
                     self._drive(borrower, Offered(sender, attempt, version))
 
-    def _relayed(self, view: View) -> None:
-        if self.view is None:
-            return
-        try:
-            for partition in view.partitions if view.epoch > self.view.epoch else ():
-                changes(self.view.partitions[partition], view.partitions[partition])
-        except (BrokenInvariant, KeyError) as problem:
-            raise PeerError(f"view {view.epoch} does not follow {self.view.epoch}: {problem}") from problem
-        try:
-            self._see(view)
-        except PeerError as problem:
-            # The view follows, so this is no fault of the peer.
-            raise BrokenInvariant(str(problem)) from problem
+    def _relayed(self, node: str, view: View) -> None:
+        newest = NOTHING if self.view is None else self.view.epoch
+        follows = self.view is not None and view.epoch > newest
+        if follows:
+            try:
+                self._expect_follows(view)
+            except BrokenInvariant as problem:
+                raise PeerError(f"view {view.epoch} does not follow {newest}: {problem}") from problem
+        # It need not be told what it has told.
+        self._told_view[node] = max(self._told_view.get(node, 0), view.epoch)
+        if follows:
+            try:
+                self._turn_to(view)
+            except PeerError as problem:
+                # The view follows, so this is no fault of the peer.
+                raise BrokenInvariant(str(problem)) from problem
 
     def _attach(self, node: str, parcel: Attach) -> None:
         resident = self._resident(parcel.to, parcel.to_epoch)
@@ -609,3 +628,8 @@ class Host(Machine[HostEvent, HostInstruction]):
                 require(edge.node in self._up, f"an edge to {copy} stands without its connection")
                 end = resident.machine.end_towards(copy.partition)
                 require(end is not None and copy.replica in end.status, f"{copy} is no neighbour")
+
+
+def _span(buckets: Sequence[Bucket]) -> str:
+    """A run of buckets by its numbers, for a story, which also tells of what was rejected."""
+    return f"{buckets[0].number}..{buckets[-1].number}" if buckets else "no bucket"
