@@ -2,11 +2,11 @@
 
     python studies/soak.py [--policy pair] [--minutes 30] [--rate 100000] [--kill-every 240]
 
-Every few seconds the memory, threads and open files of every process are looked at, and the disk that the run
-takes. A process that was killed and started again counts as another one of the same name. After warm-up
-everything must be flat: a slope is fitted for each process over all its lives, each life with a level of its
-own, and given per hour. Memory is what the process alone holds (USS), Python and Java apart. Output and history
-are checked at the end.
+Every few seconds the memory, threads and open files of every process are looked at, and the disk that the
+run takes. A process that was killed and started again counts as another one of the same name. After warm-up
+everything must be flat: a slope is fitted for each process over all its lives, each life with a level of
+its own, and given per hour. Memory is what the process alone holds (USS), Python and Java apart. Output and
+history are checked at the end.
 """
 
 from __future__ import annotations

@@ -371,9 +371,7 @@ class Host(Machine[HostEvent, HostInstruction]):
     def _waits(self, copy: Copy, node: str, epoch: int) -> bool:
         """Whether a standby of that node sits there: a request may arrive when it has long caught up."""
         view = self.view
-        return (
-            view is not None and view.holds(copy, node, epoch) and view.seat(copy).status is Status.STDBY
-        )
+        return view is not None and view.holds(copy, node, epoch) and view.seat(copy).status is Status.STDBY
 
     # --- connections -------------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ needs. Then it catches up, or says that it cannot.
 with DEAD seats that can be filled the lowest comes first. Partitions of one level recover side by side, and
 one partition's seats one after the other.
 
-*Who is chosen.* The node that an operator wants there; else the one with the fewest copies, and the one that
-held the seat last only if there is no other: it was suspected there, or could not catch up.
+*Who is chosen.* The node that an operator wants there; else the one with the fewest copies. A node that
+held the seat last, or that was suspected and has not left yet, is chosen only if there is no other.
 
 *Wishes* of an operator are stored in the view. A wish costs no seat until its turn has come: a copy that is
 to leave is declared dead, for its seat alone, only when no level is catching up and all seats of its
@@ -95,6 +95,8 @@ class Controller(Machine[ControllerEvent, Decision]):
         self.members: dict[str, int] = {}
         #: Nodes that left and whose seats are kept for a while, since no other copy has the state.
         self._missed: set[str] = set()
+        #: Nodes that were suspected and have not left the membership: most of them are about to.
+        self._suspected: set[str] = set()
         if view is not None:
             known = set(topology.partitions)
             require(view.partitions.keys() == known, "the stored view has other partitions")
@@ -125,6 +127,7 @@ class Controller(Machine[ControllerEvent, Decision]):
                 return [] if first is None else [self._publish(first)]
             case MemberLeft(node):
                 self.members.pop(node, None)
+                self._suspected.discard(node)
                 return self._left(node)
             case CopyCaughtUp(copy, epoch):
                 return self._caught_up(copy, epoch)
@@ -136,6 +139,7 @@ class Controller(Machine[ControllerEvent, Decision]):
                 suspect = self._seat_of(copy, epoch)
                 copies = [] if suspect is None else self._current.copies_on(suspect.node)
                 buried = [each for each in copies if self._replaceable(each)]
+                self._suspected.update({suspect.node} if suspect is not None and buried else ())
                 return self._bury(buried, f"was suspected by {by}") if buried else []
             case TimerFired(("missed", str(node))):
                 return self._given_up(node)
@@ -382,7 +386,8 @@ class Controller(Machine[ControllerEvent, Decision]):
         wanted, last = self._current.wanted.get(copy), self._current.seat(copy).node
 
         def rank(node: str) -> tuple[bool, bool, int, int]:
-            return node != wanted, node == last, load[node], self.members[node]
+            doubtful = node == last or node in self._suspected
+            return node != wanted, doubtful, load[node], self.members[node]
 
         return min(self.eligible(copy), key=rank, default=None)
 
