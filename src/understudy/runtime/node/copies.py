@@ -16,7 +16,7 @@ from typing import Any
 from understudy.core.bucket import Bucket
 from understudy.core.errors import Fenced
 from understudy.core.host.host import GATEWAY, Host
-from understudy.core.host.parcels import FetchState, Inside
+from understudy.core.host.parcels import FetchState, Inside, Parcel, Request
 from understudy.core.replica.events import CopyState, FetchFailed
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import Report
@@ -103,6 +103,12 @@ class Copies(Hosting):
         super().peer_down(node, serial)
         for hosted in self._copies.values():
             hosted.hurry()
+
+    def parcel_arrived(self, node: str, serial: int, parcel: Parcel, cause: int) -> None:
+        super().parcel_arrived(node, serial, parcel, cause)
+        if isinstance(parcel, Request) and parcel.to in self._copies:
+            # The snapshot waits until the engine stands still, and it may only be resting.
+            self._copies[parcel.to].wake()
 
     # --- ports -------------------------------------------------------------------------------------------
 
