@@ -1,0 +1,151 @@
+"""Machines, hosts and controller together: every row once, whichever node is lost."""
+
+from __future__ import annotations
+
+import pytest
+from core_kit import ACTIVE, rows
+from fleet import Fleet
+
+from understudy.core.host.host import GATEWAY
+from understudy.core.host.parcels import ViewSeen
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.shape.topology import Topology, chain_of
+from understudy.core.view.events import CopySuspected, MoveCopy
+from understudy.core.view.view import View
+
+NUMBERS = list(range(1, 31))
+
+
+def delivered(fleet: Fleet) -> list[int]:
+    return [bucket.number for bucket in fleet.delivered]
+
+
+def produce(fleet: Fleet, numbers: list[int]) -> None:
+    fleet.produce(*(rows(number) for number in numbers))
+
+
+def kept(fleet: Fleet) -> int:
+    """How many buckets all outlets of all hosts keep."""
+    return sum(
+        len(outlet.buffer)
+        for name in fleet.processes
+        for resident in fleet.host(name).residents.values()
+        if resident.machine.above is not None
+        for outlet in resident.machine.above.outlets.values()
+    )
+
+
+def whole(fleet: Fleet) -> bool:
+    view = fleet.controller.view
+    return view is not None and all(seat.status is ACTIVE for seat in view.seats.values())
+
+
+def catch_up(fleet: Fleet) -> None:
+    """Let requests be repeated until every seat is active again."""
+    for _ in range(20):
+        fleet.settle()
+        if whole(fleet):
+            return
+        fleet.fire("ask")
+    raise AssertionError("a standby does not catch up")
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_every_row_is_delivered_once_and_in_order_and_nothing_is_kept(replicas: int) -> None:
+    fleet = Fleet(chain_of(low=1, high=1), replicas, "abc", 3)
+    produce(fleet, NUMBERS)
+    fleet.settle()
+    assert delivered(fleet) == NUMBERS
+    assert kept(fleet) == 0
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("victim", ["a", "b"])
+@pytest.mark.parametrize("steps", range(0, 30, 6))
+def test_a_node_that_is_lost_costs_no_row_and_its_seats_are_filled(
+    replicas: int, victim: str, steps: int
+) -> None:
+    fleet = Fleet(chain_of(low=2, high=1), replicas, "abcd", 3)
+    produce(fleet, NUMBERS[:10])
+    for _ in range(steps):
+        fleet.step()
+    fleet.kill(victim)
+    produce(fleet, NUMBERS[10:20])
+    catch_up(fleet)
+    produce(fleet, NUMBERS[20:])
+    fleet.settle()
+    assert delivered(fleet) == NUMBERS
+    assert kept(fleet) == 0
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_one_node_after_another_may_be_lost(replicas: int) -> None:
+    fleet = Fleet(chain_of(low=1, high=1), replicas, "abcdef", replicas)
+    for at, victim in enumerate("abc"):
+        produce(fleet, NUMBERS[at * 10 : at * 10 + 10])
+        fleet.kill(victim)
+        catch_up(fleet)
+    assert delivered(fleet) == NUMBERS
+    assert kept(fleet) == 0
+
+
+def test_a_lender_that_dies_after_its_state_has_moved_costs_nothing() -> None:
+    fleet = Fleet(chain_of(f=1), 2, "abc", 2)
+    produce(fleet, NUMBERS[:10])
+    fleet.settle()
+    fleet.kill("b")
+    produce(fleet, NUMBERS[10:20])
+    newcomer = Copy(Partition("f"), 1)
+    while newcomer not in fleet.host("c").residents or not fleet.host("c").residents[newcomer].begun:
+        fleet.step()
+    fleet.kill("a")
+    produce(fleet, NUMBERS[20:])
+    fleet.settle()
+    assert delivered(fleet) == NUMBERS
+
+
+def test_a_source_that_is_silent_holds_back_only_the_segments_that_read_it() -> None:
+    shop = Topology({"f": ("clicks",), "g": ("orders",)}, {"f": 1, "g": 1}, {"one": "f", "two": "g"})
+    fleet = Fleet(shop, 2, "ab", 2)
+    fleet.produce(rows(1), rows(2), source="clicks")
+    fleet.settle()
+    assert delivered(fleet) == [1, 2]
+
+
+def test_a_copy_that_an_operator_moves_loses_nothing() -> None:
+    fleet = Fleet(chain_of(f=1), 2, "abc", 2)
+    produce(fleet, NUMBERS[:15])
+    fleet.decide(MoveCopy(Copy(Partition("f"), 0), "c"))
+    produce(fleet, NUMBERS[15:])
+    catch_up(fleet)
+    assert delivered(fleet) == NUMBERS
+    assert [seat.node for seat in fleet.controller.view.seats.values()] == ["c", "b"]  # type: ignore[union-attr]
+
+
+def test_a_suspected_node_that_lives_on_comes_back_as_a_newcomer() -> None:
+    fleet = Fleet(chain_of(f=1), 2, "ab", 2)
+    produce(fleet, NUMBERS[:15])
+    fleet.decide(CopySuspected(Copy(Partition("f"), 1), 1, GATEWAY))
+    produce(fleet, NUMBERS[15:])
+    catch_up(fleet)
+    assert delivered(fleet) == NUMBERS
+    assert kept(fleet) == 0
+
+
+def test_a_process_that_slept_through_views_catches_up_with_the_newest_alone() -> None:
+    fleet = Fleet(chain_of(f=1), 3, "abcde", 3)
+    produce(fleet, NUMBERS[:10])
+    fleet.settle()
+    for victim in "ab":
+        fleet.kill(victim)
+    seen: list[View] = [event.view for name, event in fleet.queue if isinstance(event, ViewSeen)]
+    newest = max(view.epoch for view in seen)
+    fleet.queue = type(fleet.queue)(
+        (name, event)
+        for name, event in fleet.queue
+        if name != GATEWAY or not isinstance(event, ViewSeen) or event.view.epoch == newest
+    )
+    catch_up(fleet)
+    produce(fleet, NUMBERS[10:])
+    fleet.settle()
+    assert delivered(fleet) == NUMBERS
