@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from core_kit import all_active
-from host_kit import F, SINK, SOURCE, gateway, parcels, working
+from host_kit import SINK, SOURCE, F, gateway, parcels, working
 
 from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.buffer import Buffer

@@ -69,7 +69,7 @@ from understudy.core.replica.producer import Producer
 from understudy.core.replica.replica import Replica
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.timers import TimerFired
-from understudy.core.view.changes import Activated, Avail, Fail
+from understudy.core.view.changes import Activated, Avail
 from understudy.core.view.view import View
 
 # --- the ends of an edge ---------------------------------------------------------------------------------
@@ -364,9 +364,7 @@ def test_a_peer_whose_parcels_are_rejected_can_go_on_over_its_next_connection() 
 # --- the controller --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "event", [TimerFired(("strange", "a")), TimerFired("missed"), "nonsense"], ids=ident
-)
+@pytest.mark.parametrize("event", [TimerFired(("strange", "a")), TimerFired("missed"), "nonsense"], ids=ident)
 def test_a_controller_that_rejects_an_event_is_as_before(event: object) -> None:
     made = controller("e")
     made.handle(TimerFired(("missed", "a")))

@@ -158,9 +158,9 @@ class Broken(Machine[str, str]):
 
 def test_only_errors_of_the_protocol_are_told_with_the_story() -> None:
     machine = Broken("machine")
-    with pytest.raises(PeerError, match="machine: theirs\nthe story of machine:\n.*1 theirs -> rejected"):
+    with pytest.raises(PeerError, match=r"machine: theirs\nthe story of machine:\n.*1 theirs -> rejected"):
         machine.handle("theirs")
-    with pytest.raises(ZeroDivisionError, match="^ours$"):
+    with pytest.raises(ZeroDivisionError, match=r"^ours$"):
         machine.handle("ours")
 
 

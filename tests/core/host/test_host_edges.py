@@ -39,9 +39,7 @@ def said(host: Host, message: object, *, serial: int = 1, node: str = GATEWAY, u
 
 
 def group(*numbers: int) -> Work:
-    return Work(
-        FIRST, 1, tuple(Bucket(n, ((SOURCE.partition, f"rows of {n}"),), 1) for n in numbers)
-    )
+    return Work(FIRST, 1, tuple(Bucket(n, ((SOURCE.partition, f"rows of {n}"),), 1) for n in numbers))
 
 
 # --- opening ---------------------------------------------------------------------------------------------
@@ -162,7 +160,7 @@ def test_what_comes_over_an_edge_that_does_not_stand_is_left_out(over: dict[str,
 
 def test_an_end_delivers_to_its_sink_and_acknowledges_what_was_written() -> None:
     host = gateway(1)
-    (attach,) = [p for p in parcels(host.handle(ParcelFrom("a", 1, Here(FIRST, 1))), "a")]
+    (attach,) = parcels(host.handle(ParcelFrom("a", 1, Here(FIRST, 1))), "a")
     assert isinstance(attach, Attach)
     host.handle(ParcelFrom("a", 1, Welcome(FIRST, SINK, attach.serial, NOTHING)))
     done = host.handle(ParcelFrom("a", 1, Say(FIRST, SINK, attach.serial, Data(run(3)))))
@@ -192,9 +190,7 @@ def test_of_two_connections_to_one_process_the_later_counts_whichever_arrives_fi
     assert host.residents[FIRST].edges == {}
     assert isinstance(parcels(done, GATEWAY)[-1], Attach), "and its edges are opened again"
     for late in (1, 2):
-        assert host.handle(PeerUp(GATEWAY, late)) == [
-            Cut(GATEWAY, late, "a newer connection took its place")
-        ]
+        assert host.handle(PeerUp(GATEWAY, late)) == [Cut(GATEWAY, late, "a newer connection took its place")]
     assert host.handle(PeerDown(GATEWAY, 1)) == [], "the end of the older one"
     assert host.handle(ParcelFrom(GATEWAY, 1, Here(SOURCE, 0))) == [], "and what it still carried"
 

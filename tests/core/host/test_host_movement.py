@@ -169,9 +169,7 @@ def test_a_standby_without_any_active_copy_left_reports_that_it_cannot_catch_up(
     host = standby()
     host.handle(ViewSeen(view(4, f=seats(4, "a DEAD", "d@3 STDBY"))))
     done = host.handle(ASK_TIMER)
-    assert of_kind(done, Tell) == [
-        Tell(CopyMoveFailed(SECOND, 3, "no copy holds the state any more"))
-    ]
+    assert of_kind(done, Tell) == [Tell(CopyMoveFailed(SECOND, 3, "no copy holds the state any more"))]
     assert host.handle(ASK_TIMER) == []
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from core_kit import copies, run, seats, view
 from host_kit import (
-    F,
     NODES,
     SINK,
     SOURCE,
     TOPOLOGY,
+    F,
     first_view,
     gateway,
     node,
@@ -224,9 +224,7 @@ def test_an_edge_to_a_dead_producer_is_closed_and_one_to_its_successor_is_opened
     assert low not in resident.tried
     assert host.handle(ParcelFrom("x", 1, Welcome(low, Copy(HIGH), serial, 0))) == []
     later = view(3, low=seats(3, "d", "x@3 STDBY"), high=seats(1, "a", "b"))
-    (attach,) = [
-        each for each in parcels(host.handle(ViewSeen(later)), "x") if isinstance(each, Attach)
-    ]
+    (attach,) = [each for each in parcels(host.handle(ViewSeen(later)), "x") if isinstance(each, Attach)]
     assert (attach.to_epoch, attach.serial) == (3, serial + 1)
 
 
