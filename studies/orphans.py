@@ -35,7 +35,7 @@ LEFT_AFTER_S = 10.0
 #: How long a run goes on before it counts as running: every node is then warming up, or further.
 RUNNING_S = 12.0
 #: How long the command may go on with its own end before it is killed.
-ENDING_S = 0.5
+ENDING_S = 0.1
 TIMEOUT_S = 120.0
 
 CLI = (sys.executable, "-m", "understudy.cli.main")
