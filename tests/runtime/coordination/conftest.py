@@ -55,10 +55,8 @@ class Cluster:
         self.run = run
         self._ends = contextlib.ExitStack()
 
-    def connect(self, view_type: type[Any] | None = None) -> Coordination[Any]:
-        connection: Coordination[Any] = Coordination(
-            self.server.address, self.run, session_timeout_ms=SESSION_TIMEOUT_MS, view_type=view_type
-        )
+    def connect(self) -> Coordination:
+        connection = Coordination(self.server.address, self.run, session_timeout_ms=SESSION_TIMEOUT_MS)
         self._ends.callback(connection.close)
         return connection
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
-from understudy.runtime.coordination.controllers import pair_controller
-
-from understudy.core.view import View
+from understudy.core.shape.topology import chain_of
+from understudy.core.view.controller import Controller
+from understudy.core.view.view import View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
 
@@ -30,7 +31,7 @@ class MortalCoordination(Coordination):
 
 coordination = MortalCoordination(address, run, session_timeout_ms=1_000)
 if "lead" in options:
-    Leadership(coordination, name, pair_controller("pair")).start().await_leading(10.0)
+    Leadership(coordination, name, partial(Controller, chain_of(flow=1), 2, 2)).start().await_leading(10.0)
 coordination.join("node", name, {"pid": os.getpid()})
 print("ready", flush=True)
 sys.stdin.read()

@@ -7,12 +7,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from understudy.runtime.coordination.controllers import pair_controller
 
-from understudy.core.view import Seat, Slot, Status, View
+from understudy.core.shape.partition import Partition
+from understudy.core.shape.topology import chain_of
+from understudy.core.view.controller import Controller
+from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.coordination.client import Coordination, Superseded
 from understudy.runtime.coordination.leader import Leadership
@@ -22,7 +25,7 @@ pytestmark = pytest.mark.cluster
 
 
 def view(epoch: int) -> View:
-    return View(epoch, {Slot.PRIM: Seat("a", 1, Status.ACTIVE)})
+    return View(epoch, {Partition("flow"): Seats(epoch, (Seat("a", 1, Status.ACTIVE),))})
 
 
 def names(members: list[Any]) -> list[str]:
@@ -137,28 +140,7 @@ def test_a_member_whose_session_was_lost_comes_back(
     expire(connection)
     after = watcher.until(lambda m: names(m) == ["a"] and m != before)
     assert after[0].order > before[0].order
-    assert not membership.dead.is_set()
-
-
-def test_a_member_that_was_declared_dead_does_not_come_back(
-    cluster: Any, heard: Any, expire: Callable[[Coordination], None]
-) -> None:
-    connection, other, watcher = cluster.connect(), cluster.connect(), heard()
-    membership = connection.join("node", "b", {})
-    seats = {Slot.PRIM: Seat("a", 1, Status.ACTIVE), Slot.SEC: Seat("b", 1, Status.DEAD)}
-    other.publish(View(2, seats), None)
-    assert membership.dead.wait(10.0)
-    other.watch_members(watcher)
-    watcher.until(lambda m: m == [])
-    session = connection.session.id
-    expire(connection)
-    connection.put_fact("a call that waits for the new session", True)
-    assert connection.session.id != session
-    # By the second answer the follower has been through one whole round in the new session.
-    for watcher in (heard(), heard()):
-        connection.watch_view(watcher)
-        watcher.until(lambda _: True)
-    assert other.members() == []
+    assert membership.kept
 
 
 def test_a_fact_is_what_was_put_last(cluster: Any) -> None:
@@ -231,7 +213,7 @@ def test_closing_ends_calls_that_wait_for_a_server_that_is_away(own_cluster: Any
 def test_goodbyes_do_not_wait_for_a_server_that_is_away(own_cluster: Any, server: str) -> None:
     connection = own_cluster.connect()
     membership = connection.join("node", "a", {})
-    leadership = Leadership(connection, "a", pair_controller("pair")).start()
+    leadership = Leadership(connection, "a", partial(Controller, chain_of(flow=1), 2, 2)).start()
     assert leadership.await_leading(10.0)
     java = own_cluster.server.pid
     if server == "killed":

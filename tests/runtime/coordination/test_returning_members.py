@@ -9,26 +9,29 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from understudy.core.controller import Controller, Event, MemberJoined, MemberLeft, Publish
 
-from understudy.core.view import Seat, Slot, Status, View
+from understudy.core.shape.partition import Partition
+from understudy.core.shape.topology import chain_of
+from understudy.core.view.controller import Controller
+from understudy.core.view.events import ControllerEvent, Decision, MemberJoined, MemberLeft
+from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
 
 pytestmark = pytest.mark.cluster
 
-SEATED = View(1, {Slot.PRIM: Seat("a", 1, Status.ACTIVE), Slot.SEC: Seat("b", 1, Status.DEAD)}, None, ())
+SEATED = View(1, {Partition("flow"): Seats(1, (Seat("a", 1, Status.ACTIVE), Seat("b", 1, Status.DEAD)))})
 
 
 class Sparing(Controller):
     """Tells what it hears, and leaves everybody in their seats. `hold` makes it slow."""
 
-    def __init__(self, view: View | None, told: queue.Queue[Event], hold: threading.Event) -> None:
-        super().__init__(view=view)
+    def __init__(self, view: View | None, told: queue.Queue[ControllerEvent], hold: threading.Event) -> None:
+        super().__init__(chain_of(flow=1), 2, 2, view)
         self._told = told
         self._hold = hold
 
-    def handle(self, event: Event) -> list[Publish]:
+    def handle(self, event: ControllerEvent) -> list[Decision]:
         self._told.put(event)
         assert self._hold.wait(20)
         return []
@@ -36,7 +39,7 @@ class Sparing(Controller):
 
 class Leader:
     def __init__(self, cluster: Any) -> None:
-        self.told: queue.Queue[Event] = queue.Queue()
+        self.told: queue.Queue[ControllerEvent] = queue.Queue()
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.connection = cluster.connect()
@@ -49,7 +52,7 @@ class Leader:
         assert self.leadership.start().await_leading(10.0)
         return self
 
-    def hears(self) -> Event:
+    def hears(self) -> ControllerEvent:
         return self.told.get(timeout=15)
 
 

@@ -40,8 +40,6 @@ class Membership:
                 f"{name!r} cannot name a member: it must be non-empty and without a slash."
             )
         self.name = name
-        #: Set when the view declared this name dead. It is not put back; come back under a new name.
-        self.dead = threading.Event()
         self._session = session
         self._path = f"{folder}/{name}"
         whole = {"kind": kind, "facts": facts, "token": uuid.uuid4().hex}
@@ -51,7 +49,7 @@ class Membership:
     @property
     def kept(self) -> bool:
         """Whether the node is to be created again if it is missing."""
-        return not self._left.is_set() and not self.dead.is_set()
+        return not self._left.is_set()
 
     def leave(self) -> None:
         """Ends the membership. Does not wait for a ZooKeeper that is away: the end of the session ends it."""
