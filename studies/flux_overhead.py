@@ -35,6 +35,7 @@ from harness import (
     spent_between,
     total_mb,
 )
+from understudy.flow.policy import policy_named
 from watching import Watch, buckets_done_per_s, full, rows_in_per_s, waits_ms
 
 mpl.use("Agg")
@@ -48,12 +49,13 @@ STEPS_MIN = 8
 
 def saturated(policy: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One run: what it did between its warm-up and its end."""
+    chosen = policy_named(policy)
     # A bucket holds as many rows as at the paper's rate, however fast they are offered.
     bucket_ms = max(1, round(100 * 42_000 / arguments.offered))
     run, folder = firewall_run(
         rate=arguments.offered,
         bucket_ms=bucket_ms,
-        nodes=1 if policy == "none" else arguments.nodes,
+        nodes=arguments.nodes if chosen.partitioned else chosen.nodes_usual,
         policy=policy,
         partitions=arguments.partitions,
         history=False,

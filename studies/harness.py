@@ -23,6 +23,7 @@ import psutil
 
 import understudy as us
 from understudy.flow.loading import load
+from understudy.flow.policy import policy_named
 from understudy.history.judging import judge
 from understudy.history.reading import records_of
 from understudy.history.records import DeliveredRecord
@@ -72,10 +73,14 @@ def _started(
     nodes: int,
     standby: int,
     respawn: bool,
+    policy: str = "pair",
+    replicas: int | None = None,
     light_compiler: bool | None = None,
     **changes: Any,
 ) -> tuple[LocalRun, Path]:
-    """`light_compiler`: whether Java is to compile lightly; None: as suits the number of nodes."""
+    """`replicas`: None: as many as the policy has by itself. `light_compiler`: whether Java is to compile
+    lightly; None: as suits the number of nodes.
+    """
     folder = Path(tempfile.mkdtemp(prefix="understudy-study-"))
     os.environ[f"{flow.stem.upper()}_OUTPUT"] = str(folder / "out")
     settings = RunSettings(
@@ -83,6 +88,7 @@ def _started(
         flow_path=str(flow),
         folder=str(folder / "run"),
         zookeeper="",
+        policy=policy_named(policy, **({} if replicas is None else {"replicas": replicas})),
         nodes=nodes,
         **changes,
     )
@@ -111,7 +117,7 @@ def start_plain(folder: Path, *options: str) -> subprocess.Popen[bytes]:
 
 
 def steady(trial: Trial, output_rows: int = 2_000) -> None:
-    """Wait until both replicas are active and keep up, and some output has come out since."""
+    """Wait until all replicas are active and keep up, and some output has come out since."""
     trial.wait_running()
     trial.wait_output(output_rows)
     trial.wait_running()

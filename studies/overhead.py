@@ -33,6 +33,8 @@ from harness import (
     total_mb,
     traffic_run,
 )
+from understudy.flow.policy import policy_named
+from understudy.runtime.local import LocalRun
 from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.trial import Trial
 
@@ -107,10 +109,15 @@ def _rate(results: list[tuple[int, int]]) -> float:
 # --- ours ---
 
 
+def _run_of(policy: str) -> tuple[LocalRun, Path]:
+    nodes = policy_named(policy).nodes_usual
+    return traffic_run(policy=policy, nodes=nodes, standby=0, respawn=False)
+
+
 def our_throughput(policy: str, rows: int, offered: float) -> float:
     os.environ["TRAFFIC_ROWS"] = str(rows)
     try:
-        run, folder = traffic_run(policy=policy, nodes=2 if policy == "pair" else 1, standby=0, respawn=False)
+        run, folder = _run_of(policy)
     finally:
         del os.environ["TRAFFIC_ROWS"]
     try:
@@ -132,7 +139,7 @@ def our_throughput(policy: str, rows: int, offered: float) -> float:
 
 
 def our_latency(policy: str, seconds: float) -> tuple[dict[str, float], dict[str, Any]]:
-    run, folder = traffic_run(policy=policy, nodes=2 if policy == "pair" else 1, standby=0, respawn=False)
+    run, folder = _run_of(policy)
     try:
         trial = Trial(run)
         steady(trial)

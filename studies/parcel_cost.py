@@ -13,10 +13,9 @@ import threading
 import time
 
 from understudy.core.bucket import Bucket
-from understudy.core.messages import Ack, Data, Message
-from understudy.core.parcels import Parcel, Say
+from understudy.core.edge.messages import Ack, Data, Message
+from understudy.core.host.parcels import Parcel, Say
 from understudy.core.shape.partition import Copy, Partition
-from understudy.core.view import Slot
 from understudy.runtime.actor import Actor
 from understudy.runtime.mesh import Mesh
 from understudy.runtime.settings import RunSettings
@@ -26,7 +25,7 @@ from understudy.runtime.transport.wire import Frame
 PARCELS = 5_000
 SENT: dict[str, Message] = {
     "an acknowledgement": Ack(17_947_473_988),
-    "10 kB of rows": Data(Bucket(17_947_473_988, bytes(10_000), 10_000)),
+    "10 kB of rows": Data((Bucket(17_947_473_988, bytes(10_000), 10_000),)),
 }
 
 
@@ -44,13 +43,13 @@ class End:
         self.endpoint.ready()
         addresses[name] = self.endpoint.address
 
-    def peer_up(self, node: str) -> None:
+    def peer_up(self, node: str, serial: int) -> None:
         self.up.set()
 
-    def peer_down(self, node: str) -> None:
+    def peer_down(self, node: str, serial: int) -> None:
         pass
 
-    def parcel_arrived(self, node: str, parcel: Parcel) -> None:
+    def parcel_arrived(self, node: str, serial: int, parcel: Parcel, cause: int) -> None:
         self.arrived.release()
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
@@ -71,11 +70,11 @@ def main() -> None:
             end.actor.post(end.mesh.want, {needed})
         one.up.wait()
         other.up.wait()
-        edge = (Copy(Partition("f0", 1), Slot.PRIM), Copy(Partition("f1", 2), Slot.SEC))
+        edge = Copy(Partition("f0", 1), 0), Copy(Partition("f1", 2), 1), 1
         for name, message in SENT.items():
             began_s = time.process_time()
             for _ in range(PARCELS):
-                one.actor.post(one.mesh.send, other.name, Say(*edge, 1, (message,)))
+                one.actor.post(one.mesh.send, other.name, Say(*edge, message), 1)
             for _ in range(PARCELS):
                 other.arrived.acquire()
             used_s = time.process_time() - began_s

@@ -2,7 +2,7 @@
 
 Nothing here needs a history, so it also works where histories would cost what is to be measured. Rows count
 as *done* when everything is delivered that could be said after them; how far that is follows from the number
-of the bucket through which output is delivered.
+of the bucket through which output is delivered: to every sink, of what every source has sealed.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def full(status: dict[str, Any]) -> bool:
 
 
 def _sample(status: dict[str, Any]) -> Sample:
-    delivered = status["delivered_through"]
+    sealed, delivered = status["sealed_through"], status["delivered_through"] or {}
     return Sample(
         status["at_us"],
         status["rows_in"],
         status["rows_out"],
-        status["sealed_through"],
-        NOTHING if delivered is None else delivered,
+        min(sealed.values(), default=NOTHING),
+        min(delivered.values(), default=NOTHING),
         status["latency_ms"],
         status["buffered_bytes"],
     )

@@ -52,14 +52,15 @@ def test_no_output_at_all_is_all_lost() -> None:
     assert compare(_table(EXPECTED), pa.table({})) == Comparison(2, 0, 0)
 
 
-def _at(at_ms: int, *numbers: int) -> Delivery:
-    return Delivery(at_ms * 1_000, tuple((number, 10) for number in numbers))
+def _at(at_ms: int, *numbers: int, sink: str = "stats") -> Delivery:
+    return Delivery(at_ms * 1_000, sink, tuple((number, 10) for number in numbers))
 
 
 def test_buckets_must_rise() -> None:
     assert out_of_order([]) == 0
     assert out_of_order([_at(0, 1, 2), _at(1, 5)]) == 0
     assert out_of_order([_at(0, 1, 5), _at(1, 3, 4), _at(2, 6, 6)]) == 3
+    assert out_of_order([_at(0, 1, 5), _at(1, 3, 4, sink="other"), _at(2, 6)]) == 0
 
 
 def test_the_longest_pause_that_a_failure_touches_is_its_silence() -> None:
@@ -76,7 +77,7 @@ def test_normal_intervals_leave_out_the_start_the_end_and_failures() -> None:
 
 
 def test_latency_is_weighted_by_rows() -> None:
-    delivery = Delivery(2_000_000, ((9, 1), (14, 3)))
+    delivery = Delivery(2_000_000, "stats", ((9, 1), (14, 3)))
     assert delivery.latency_ms(100_000) == pytest.approx((1_000 + 3 * 500) / 4)
 
 
@@ -109,7 +110,7 @@ def test_only_deliveries_with_rows_are_read_from_a_history(tmp_path: Path) -> No
         },
     ]
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert deliveries(file) == [Delivery(3, ((7, 4),))]
+    assert deliveries(file) == [Delivery(3, "stats", ((7, 4),))]
 
 
 def test_the_input_is_made_again_with_its_times(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ STEADY: dict[str, Any] = {
         "counts/0:0": {"node": "a.1", "status": "ACTIVE", "epoch": 1},
         "counts/0:1": {"node": "b.1", "status": "ACTIVE", "epoch": 1},
     },
-    "members": ["a.1", "b.1", "c.2001"],
+    "members": ["a.1", "b.1", "c.3"],
     "senders": {"counts/0": 0},
     "last_output_s": 0.5,
     "nodes": {name: {"groups": 9, "queued_buckets": 3} for name in ("a.1", "b.1")},

@@ -2,7 +2,7 @@
 
 Rows are compared as multisets. A row that should be there and is not is **lost**; one that is there more
 often than it should be is **duplicated**; one that should not be there at all is **wrong**. The order is
-judged by the buckets as they were delivered: each must have a higher number than all before it.
+judged by the buckets as each sink was given them: each must have a higher number than all before it.
 
 **Silence** is the time between two deliveries with rows. After a failure the longest of those that touch
 the next WITHIN_S counts, to be read beside the normal ones: output comes in steps even when nothing fails.
@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import pyarrow as pa
 
-from understudy.core.bucket import BucketId, end_of
+from understudy.core.bucket import NOTHING, BucketId, end_of
 from understudy.history.reading import records_of
 from understudy.history.records import ArrivedRecord, DeliveredRecord
 
@@ -29,9 +29,10 @@ WITHIN_S = 10.0
 
 @dataclass(frozen=True)
 class Delivery:
-    """Buckets with rows that were delivered together: number and count of rows each."""
+    """Buckets with rows that one sink was given together: number and count of rows each."""
 
     at_us: int
+    sink: str
     buckets: tuple[tuple[BucketId, int], ...]
 
     @property
@@ -54,7 +55,7 @@ class Comparison:
 def deliveries(history: Path) -> list[Delivery]:
     """The deliveries with rows that a gateway recorded, in order."""
     return [
-        Delivery(record.at_us, tuple((number, rows) for number, rows, _ in record.buckets))
+        Delivery(record.at_us, record.sink, tuple((number, rows) for number, rows, _ in record.buckets))
         for record in records_of(history)
         if isinstance(record, DeliveredRecord) and record.buckets
     ]
@@ -83,10 +84,15 @@ def _plain(column: pa.ChunkedArray) -> list[object]:
 
 
 def out_of_order(delivered: Iterable[Delivery]) -> int:
-    """How many buckets came after one with the same or a higher number."""
-    numbers = [number for delivery in delivered for number, _ in delivery.buckets]
-    highest = accumulate(numbers, max)
-    return sum(number <= before for number, before in zip(numbers[1:], highest, strict=False))
+    """How many buckets came to a sink after one with the same or a higher number."""
+    highest: dict[str, BucketId] = {}
+    found = 0
+    for delivery in delivered:
+        for number, _ in delivery.buckets:
+            before = highest.get(delivery.sink, NOTHING)
+            found += number <= before
+            highest[delivery.sink] = max(before, number)
+    return found
 
 
 def arrivals(history: Path) -> dict[str, list[int]]:

@@ -296,8 +296,7 @@ class LocalRun:
         self._start(child.name, child.command, incarnation, child.failures)
 
     def _start(self, name: str, command: list[str], incarnation: int = 1, failures: int = 0) -> None:
-        # A fenced node starts over by itself and counts up; keep clear of those names.
-        numbered = [] if name == "gateway" else ["--incarnation", str(1 + (incarnation - 1) * 1000)]
+        numbered = [] if name == "gateway" else ["--incarnation", str(incarnation)]
         out = self.settings.log_file(f"{name}.out")
         out.parent.mkdir(parents=True, exist_ok=True)
         with out.open("ab") as output:

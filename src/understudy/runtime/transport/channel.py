@@ -33,6 +33,9 @@ SILENCE_S = 2.0
 #: Frames that may wait to be written. A peer that lets more pile up is not taking part.
 OUTBOUND_MAX = 200_000
 
+#: Frames that are taken from the queue at a time.
+RUN_FRAMES_MAX = 4_096
+
 _BEAT = Frame({"kind": "beat"})
 
 
@@ -140,8 +143,10 @@ class Channel:
         except queue.Empty:
             return [_BEAT]
         frames: list[Frame] = []
-        while first is not None and len(frames) < 4096:
+        while first is not None:
             frames.append(first)
+            if len(frames) == RUN_FRAMES_MAX:
+                break
             try:
                 first = self._outbound.get_nowait()
             except queue.Empty:
