@@ -11,7 +11,6 @@ import weakref
 
 import pyarrow as pa
 import pytest
-from understudy.core.messages import Data
 
 from understudy.core.errors import PeerError
 from understudy.runtime.transport.parcels import parcel_of
