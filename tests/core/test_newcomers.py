@@ -1,0 +1,55 @@
+"""A newcomer, its lender and its neighbours, where their messages meet in an unlucky order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from understudy.core.edge.messages import Attached
+from understudy.core.edge.outlet import OutletState
+from understudy.core.host.parcels import (
+    Dispatch,
+    HostInstruction,
+    Parcel,
+)
+from understudy.core.replica.consumer import Consumer
+from understudy.core.replica.events import AtEdge, CaughtUp, CopyState, Installed, Offered
+from understudy.core.replica.producer import Producer
+from understudy.core.replica.replica import Replica
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.shape.topology import chain_of
+from understudy.core.view.view import Seat, Seats, Status, View
+
+TOPOLOGY = chain_of(f=1)
+F, SOURCE, SINK = Partition("f"), Partition("source"), Partition("sink")
+ACTIVE, DEAD, STDBY = Status.ACTIVE, Status.DEAD, Status.STDBY
+
+
+def view(epoch: int, second: Seat) -> View:
+    return View(epoch, {F: Seats(epoch, (Seat("a", 1, ACTIVE), second))})
+
+
+BOTH = view(1, Seat("b", 1, ACTIVE))
+ONE = view(2, Seat("b", 1, DEAD))
+NEWCOMER = view(3, Seat("c", 3, STDBY))
+WHOLE = view(4, Seat("c", 3, ACTIVE))
+
+
+def parcels(done: Iterable[HostInstruction], to: str) -> list[Parcel]:
+    return [each.parcel for each in done if isinstance(each, Dispatch) and each.node == to]
+
+
+def state(through: int) -> CopyState:
+    outlet = OutletState((), through, through, ((0, through),))
+    return CopyState(1, through, ((SINK, outlet),))
+
+
+def test_a_newcomer_waits_for_no_more_than_the_slowest_of_its_producers_had_put_out() -> None:
+    fast, slow = Partition("fast"), Partition("slow")
+    below = Consumer("below", 0, {fast: {0: ACTIVE}, slow: {0: ACTIVE}})
+    replica = Replica(Copy(F), below, Producer("above", {SINK: {0: ACTIVE}}))
+    replica.borrow()
+    replica.handle(Offered(Copy(F, 1), 1, 1))
+    replica.handle(Installed(1, state(5)))
+    replica.handle(AtEdge(SINK, Attached(0, 5)))
+    replica.handle(AtEdge(fast, Attached(0, 16)))
+    assert CaughtUp() in replica.handle(AtEdge(slow, Attached(0, 5)))
