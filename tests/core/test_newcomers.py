@@ -6,10 +6,20 @@ from collections.abc import Iterable
 
 from understudy.core.edge.messages import Attached
 from understudy.core.edge.outlet import OutletState
+from understudy.core.host.host import GATEWAY, Host
 from understudy.core.host.parcels import (
+    Attach,
+    Cut,
     Dispatch,
+    Here,
     HostInstruction,
+    Inside,
+    Offering,
     Parcel,
+    ParcelFrom,
+    PeerUp,
+    ViewSeen,
+    Welcome,
 )
 from understudy.core.replica.consumer import Consumer
 from understudy.core.replica.events import AtEdge, CaughtUp, CopyState, Installed, Offered
@@ -53,3 +63,20 @@ def test_a_newcomer_waits_for_no_more_than_the_slowest_of_its_producers_had_put_
     replica.handle(AtEdge(SINK, Attached(0, 5)))
     replica.handle(AtEdge(fast, Attached(0, 16)))
     assert CaughtUp() in replica.handle(AtEdge(slow, Attached(0, 5)))
+
+
+def test_a_consumer_that_tried_before_the_newcomer_had_its_state_is_asked_to_try_again() -> None:
+    host = Host("c", TOPOLOGY)
+    host.handle(ViewSeen(NEWCOMER))
+    host.handle(PeerUp("a", 1))
+    host.handle(PeerUp(GATEWAY, 2))
+    host.handle(ParcelFrom("a", 1, Offering(Copy(F), 1, Copy(F, 1), 3, 1, 1)))
+    host.handle(Inside(Copy(F, 1), 3, Installed(1, state(22))))
+    tried = Attach(Copy(SINK), 0, Copy(F, 1), 3, 1, through=15)
+    done = host.handle(ParcelFrom(GATEWAY, 2, tried))
+    assert not [each for each in done if isinstance(each, Cut)]
+    assert parcels(done, GATEWAY) == [Here(Copy(F, 1), 3)]
+    again = Attach(Copy(SINK), 0, Copy(F, 1), 3, 2, through=22)
+    assert Welcome(Copy(F, 1), Copy(SINK), 2, 22) in parcels(
+        host.handle(ParcelFrom(GATEWAY, 2, again)), GATEWAY
+    )

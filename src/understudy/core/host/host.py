@@ -538,13 +538,18 @@ class Host(Machine[HostEvent, HostInstruction]):
         outlets = resident.machine.above.outlets if resident.machine.above is not None else {}
         if parcel.sender.partition not in outlets:
             raise PeerError(f"{parcel.sender} takes nothing from {parcel.to}")
-        outlets[parcel.sender.partition].expect(parcel.sender.replica, parcel.through)
+        outlet, replica = outlets[parcel.sender.partition], parcel.sender.replica
+        if outlet.outdated(replica, parcel.through):
+            # It tried before this copy had its state, and is to try again with its present number.
+            self._dispatch(node, Here(resident.copy, resident.epoch))
+            return
+        outlet.expect(replica, parcel.through)
         if parcel.sender in resident.edges:
             self._close(resident, parcel.sender)
         resident.edges[parcel.sender] = Opened(parcel.serial, node)
         produced = resident.produced_for(parcel.sender)
         self._dispatch(node, Welcome(parcel.to, parcel.sender, parcel.serial, produced))
-        stands = Attached(parcel.sender.replica, parcel.through)
+        stands = Attached(replica, parcel.through)
         self._drive(resident, AtEdge(parcel.sender.partition, stands))
 
     def _welcome(self, node: str, parcel: Welcome) -> None:
