@@ -18,6 +18,7 @@ from understudy.core.host.parcels import (
     Parcel,
     ParcelFrom,
     PeerUp,
+    Request,
     ViewSeen,
     Welcome,
 )
@@ -80,3 +81,9 @@ def test_a_consumer_that_tried_before_the_newcomer_had_its_state_is_asked_to_try
     assert Welcome(Copy(F, 1), Copy(SINK), 2, 22) in parcels(
         host.handle(ParcelFrom(GATEWAY, 2, again)), GATEWAY
     )
+
+
+def test_a_standby_asks_again_when_it_can_reach_the_lender() -> None:
+    host = Host("c", TOPOLOGY)
+    host.handle(ViewSeen(NEWCOMER))
+    assert Request(Copy(F, 1), 3, Copy(F), 1) in parcels(host.handle(PeerUp("a", 1)), "a")

@@ -390,6 +390,9 @@ class Host(Machine[HostEvent, HostInstruction]):
         self._told_view.pop(node, None)
         for resident in self.residents.values():
             self._try_all(resident, node)
+            if node in self._partners(resident.copy.partition):
+                # A standby asked in vain as long as it could not reach the copy that lends.
+                self._carry_out(resident, resident.machine.ask_again())
 
     def _peer_down(self, node: str, serial: int) -> None:
         if self._up.get(node) != serial:
