@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from understudy.core.edge.messages import Attached
+from understudy.core.bucket import NOTHING, Bucket
+from understudy.core.edge.messages import Ack, Attached
 from understudy.core.edge.outlet import OutletState
 from understudy.core.host.host import GATEWAY, Host
 from understudy.core.host.parcels import (
@@ -18,12 +19,14 @@ from understudy.core.host.parcels import (
     Parcel,
     ParcelFrom,
     PeerUp,
+    Relay,
     Request,
+    Say,
     ViewSeen,
     Welcome,
 )
 from understudy.core.replica.consumer import Consumer
-from understudy.core.replica.events import AtEdge, CaughtUp, CopyState, Installed, Offered
+from understudy.core.replica.events import AtEdge, CaughtUp, CopyState, Installed, Offered, Produced
 from understudy.core.replica.producer import Producer
 from understudy.core.replica.replica import Replica
 from understudy.core.shape.partition import Copy, Partition
@@ -87,3 +90,18 @@ def test_a_standby_asks_again_when_it_can_reach_the_lender() -> None:
     host = Host("c", TOPOLOGY)
     host.handle(ViewSeen(NEWCOMER))
     assert Request(Copy(F, 1), 3, Copy(F), 1) in parcels(host.handle(PeerUp("a", 1)), "a")
+
+
+def test_a_gateway_keeps_for_a_newcomer_that_it_heard_of_before_its_first_view() -> None:
+    """The lender has told the view that seats the newcomer, and acknowledges what its snapshot lacks."""
+    host = Host(GATEWAY, TOPOLOGY)
+    host.handle(PeerUp("a", 1))
+    host.handle(ParcelFrom("a", 1, Relay(NEWCOMER)))
+    host.handle(ViewSeen(ONE))
+    host.handle(Inside(Copy(SOURCE), 0, Produced(((F, (Bucket(1, "rows", 1), Bucket(2, "rows", 1))),))))
+    host.handle(ParcelFrom("a", 1, Attach(Copy(F), 1, Copy(SOURCE), 0, 1, NOTHING)))
+    host.handle(ParcelFrom("a", 1, Say(Copy(F), Copy(SOURCE), 1, Ack(2))))
+    source = host.end("source")
+    assert source is not None
+    assert source.above is not None
+    assert [bucket.number for bucket in source.above.outlets[F].buffer] == [1, 2]
