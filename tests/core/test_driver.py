@@ -122,9 +122,13 @@ def test_a_standby_waits_fetches_and_reports() -> None:
     driver.handle(ViewSeen(WAITING))
     assert ports.since()[0] == ("wait", SECOND, 3)
     driver.handle(PeerUp("a", 1))
+    assert ports.since() == [
+        ("send", "a", Relay(WAITING), 2),
+        ("send", "a", Request(SECOND, 3, FIRST, 1), 2),
+        ("timer", ("ask", SECOND, 3), 500),
+    ]
     driver.handle(TimerFired(("ask", SECOND, 3)))
     assert ports.since() == [
-        ("send", "a", Relay(WAITING), 3),
         ("send", "a", Request(SECOND, 3, FIRST, 1), 3),
         ("timer", ("ask", SECOND, 3), 500),
     ]

@@ -1,28 +1,31 @@
-"""One checker per invariant. Each compares one step of the world with the reference.
+"""One checker per invariant, for all that can be told where it happens.
 
-The reference is one engine fed with the whole input in one go: nothing failed, nothing was cut. Inputs are
-fixed before a run begins, so what every output bucket must hold is known in advance, and a checker needs no
-memory of its own: the position of a sink, an engine or a buffer says what must come next.
-
-    loss-free        no bucket with rows is missing from what the sink holds
-    dup-free         no bucket reaches the sink twice
-    in-order         numbers at the sink rise
-    contents         the sink holds the reference's rows
-    input-loss-free  no replica misses a bucket with rows
-    input-dup-free   no replica is handed a bucket twice
+    loss-free        no bucket with rows is missing from what a sink holds
+    dup-free         no bucket reaches a sink twice
+    in-order         numbers at a sink rise
+    contents         a sink holds the reference's rows
+    input-loss-free  no engine misses a bucket with rows
+    input-dup-free   no engine is given a bucket twice
+    input-contents   an engine is given the reference's rows
     replicas-agree   every replica puts out the reference's rows
+    state-exact      an engine's state is that of exactly the input that its copy has acknowledged, also after
+                     it was moved
     bounded          buffers stay within their limits
-    sound            every machine's own `check` passes, and none rejects what another one sent
-    converged        after healing: all delivered, all slots active again, buffers drained
+    sound            every host's own `check` passes, and none rejects what another one sent
+
+What takes a look at the whole world is in `sim.invariants`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
-from understudy.sim.engine import SimEngine
+from understudy.core.replica.events import CopyState
+from understudy.core.shape.partition import Copy, Partition
+from understudy.sim.engine import Snapshot, merged
+from understudy.sim.flow import Reference, Stream
+from understudy.sim.observing import Watcher
 
 
 class Violation(AssertionError):
@@ -34,64 +37,101 @@ class Violation(AssertionError):
         self.what = what
 
 
-class Reference:
-    """What must be delivered, known in advance."""
+def demand(condition: bool, invariant: str, what: str) -> None:
+    if not condition:
+        raise Violation(invariant, what)
 
-    def __init__(self, inputs: Sequence[Bucket], *, lag_buckets: int = 1) -> None:
-        self.inputs = tuple(inputs)
-        engine = SimEngine(lag_buckets=lag_buckets, dense=True)
-        outputs = engine.advance(self.inputs)
-        self.output_through = outputs[-1].number if outputs else NOTHING
-        self._input = {bucket.number: bucket.payload for bucket in self.inputs if not bucket.empty}
-        self._output = {bucket.number: bucket.payload for bucket in outputs if not bucket.empty}
-        self._input_numbers = sorted(self._input)
-        self._output_numbers = sorted(self._output)
 
-    def delivered(self, position: BucketId, bucket: Bucket) -> None:
-        """Check the bucket that the sink is about to hold after everything through `position`."""
-        if bucket.number == position:
-            raise Violation("dup-free", f"bucket {bucket.number} is delivered a second time")
-        if bucket.number < position:
-            known = bucket.empty or bucket.number in self._output
-            raise Violation(
-                "dup-free" if known else "in-order", f"bucket {bucket.number} is delivered after {position}"
-            )
-        missing = _between(self._output_numbers, position, bucket.number)
-        if missing is not None:
-            raise Violation(
-                "loss-free",
-                f"bucket {missing} has rows but is skipped: {bucket.number} is delivered after {position}",
-            )
-        if bucket.payload != self._output.get(bucket.number):
-            expected = self._output.get(bucket.number)
-            raise Violation("contents", f"bucket {bucket.number} holds {bucket.payload}, not {expected}")
+class DeliveryChecker(Watcher):
+    """What sinks hold: loss-free, dup-free, in-order, contents."""
 
-    def handed(self, by: str, position: BucketId, buckets: Iterable[Bucket]) -> None:
-        """Check the group that a replica's engine is about to take after everything through `position`."""
+    def __init__(self, reference: Reference) -> None:
+        self._taken = reference.taken
+
+    def delivered(self, by: str, sink: Copy, after: BucketId, buckets: Sequence[Bucket]) -> None:
+        stream = self._taken[sink.partition]
         for bucket in buckets:
-            if bucket.number <= position:
-                raise Violation("input-dup-free", f"{by} is handed {bucket.number} after {position}")
-            missing = _between(self._input_numbers, position, bucket.number)
-            if missing is not None:
-                raise Violation(
-                    "input-loss-free", f"{by} never got bucket {missing}: {bucket.number} after {position}"
-                )
-            position = bucket.number
-
-    def produced(self, by: str, bucket: Bucket) -> None:
-        if bucket.payload != self._output.get(bucket.number):
-            expected = self._output.get(bucket.number)
-            raise Violation(
-                "replicas-agree", f"{by} made {bucket.payload} of bucket {bucket.number}, not {expected}"
-            )
+            what = f"{sink.partition} is given {bucket.number} after {after}"
+            if bucket.number <= after:
+                repeated = bucket.empty or bucket.number in stream.rows
+                raise Violation("dup-free" if repeated else "in-order", what)
+            _demand_none_skipped(stream, after, bucket.number, "loss-free", what)
+            expected, rows = stream.rows.get(bucket.number, ()), merged(bucket)
+            demand(rows == expected, "contents", f"bucket {bucket.number} holds {rows}, not {expected}")
+            after = bucket.number
 
 
-def _between(numbers: Sequence[BucketId], after: BucketId, before: BucketId) -> BucketId | None:
-    """The first of the numbers that lies strictly between the two."""
-    at = bisect_right(numbers, after)
-    return numbers[at] if at < len(numbers) and numbers[at] < before else None
+class InputChecker(Watcher):
+    """What engines are given: input-loss-free, input-dup-free, input-contents."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._taken = reference.taken
+
+    def handed(self, by: str, copy: Copy, after: BucketId, buckets: Sequence[Bucket]) -> None:
+        stream = self._taken[copy.partition]
+        for bucket in buckets:
+            what = f"{copy} on {by} is given {bucket.number} after {after}"
+            demand(bucket.number > after, "input-dup-free", what)
+            _demand_none_skipped(stream, after, bucket.number, "input-loss-free", what)
+            expected, rows = stream.rows.get(bucket.number, ()), merged(bucket)
+            demand(rows == expected, "input-contents", f"{what}: it holds {rows}, not {expected}")
+            after = bucket.number
 
 
-def bounded(what: str, held: int, limit: int) -> None:
-    if held > limit:
-        raise Violation("bounded", f"{what} holds {held} buckets, at most {limit} are allowed")
+class OutputChecker(Watcher):
+    """What engines put out: replicas-agree."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._edges = reference.edges
+
+    def produced(self, by: str, copy: Copy, to: Partition, buckets: Sequence[Bucket]) -> None:
+        stream = self._edges[copy.partition, to]
+        for bucket in buckets:
+            rows, expected = bucket.payload or (), stream.rows.get(bucket.number, ())
+            what = f"{copy} on {by} made {rows} of bucket {bucket.number} for {to}, not {expected}"
+            demand(rows == expected, "replicas-agree", what)
+
+
+class StateChecker(Watcher):
+    """What states hold when they move: state-exact."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+
+    def snapshot(self, by: str, copy: Copy, state: CopyState, engine: Snapshot) -> None:
+        self._check(f"{copy} on {by} lends", copy, state, engine)
+
+    def installed(self, by: str, copy: Copy, state: CopyState, engine: Snapshot) -> None:
+        self._check(f"{copy} on {by} installed", copy, state, engine)
+
+    def _check(self, what: str, copy: Copy, state: CopyState, engine: Snapshot) -> None:
+        expected = self._reference.state_at(copy.partition, state.through)
+        same = engine == expected
+        demand(same, "state-exact", f"{what} {engine} as all input through {state.through}: {expected}")
+        for consumer, outlet in state.outlets:
+            stream = self._reference.edges[copy.partition, consumer]
+            kept = {bucket.number for bucket in outlet.kept}
+            needed = [n for n in stream.rows if outlet.gone_through < n <= outlet.produced_through]
+            missing = [number for number in needed if number not in kept]
+            demand(not missing, "state-exact", f"{what} a state without {missing} for {consumer}")
+
+
+def _demand_none_skipped(
+    stream: Stream, after: BucketId, number: BucketId, invariant: str, what: str
+) -> None:
+    missing = stream.next_after(after)
+    skipped = missing is not None and missing < number
+    demand(not skipped, invariant, f"bucket {missing} has rows and is skipped: {what}")
+
+
+def checkers(reference: Reference) -> list[Watcher]:
+    """All checkers that look at what happens."""
+    return [
+        DeliveryChecker(reference),
+        InputChecker(reference),
+        OutputChecker(reference),
+        StateChecker(reference),
+    ]
+
+
+__all__ = ["NOTHING", "Violation", "checkers", "demand"]

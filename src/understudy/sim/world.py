@@ -1,248 +1,447 @@
-"""A world: processes, and channels between them. It knows no time.
+"""One simulated world, for every policy: processes, connections between them, a store with its leader.
 
-Everything that is under way waits in a channel: a message on a connection, a view on its way to a process, a
-group in an engine, a write in a sink. Channels are FIFO. One step takes the head of one channel and gives it
-to the one process that owns the channel, which changes nobody but itself and posts further items. So a run
-is a sequence of channels, and whoever chooses the sequence decides what kind of run it is: virtual time and
-a seed (`understudy.sim.timed`), or every possible choice (`understudy.sim.explore`).
+Everything that could happen next is a *choice*, and `take` lets it happen. The world neither draws lots nor
+counts time: a random schedule, an exploration and a clock differ only in which choice they take.
 
-A connection that breaks loses the end of what is in flight; after the rest each end finds `Lost`, each in
-its own time. A process that crashes loses its state and its connections, save what it keeps on disk.
+    ("deliver", serial, to)      what a connection brings to one of its ends: up, a parcel, down
+    ("lose", serial, to)         the rest of a broken connection is lost, its end is noticed
+    ("call", caller, callee)     a connection that is needed is made, or made again
+    ("hang up", caller, callee)  one that is needed no longer is closed
+    ("start" | "produce" | "finish" | "snap" | "fetch" | "install", node, copy)
+                                 the next thing that an engine, a sink or a movement of state does
+    ("feed", source)             the next bucket of a source
+    ("view", node, epoch)        a view reaches a process, from the store
+    ("tell", node)               a process's report reaches the store
+    ("member", node), ("report", node), ("publish",)
+                                 what the leader does
+    ("expire", node)             the session of a dead process ends
+    ("restart",)                 the gateway starts again
+    ("timer", node, key), ("grace", key)
+                                 a timer of a process, or of the leader, fires
+
+A connection has two queues, which keep their order. When it breaks, a first part of each queue still
+arrives, then each end notices, and only then does its caller make the next one; the two may overlap at the
+other end. Of two processes a fixed one calls, as in the mesh: a node calls the gateway, and of two nodes the
+one with the greater name calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
 
-from understudy.core.buffer import Acks
-from understudy.core.controller import MemberJoined, MemberLeft, MoveFailed, Suspected
-from understudy.core.view import Slot, Status
-from understudy.sim.checkers import Reference
-from understudy.sim.control import ControllerProcess
-from understudy.sim.gateway import Gateway
-from understudy.sim.items import (
-    CONTROLLER,
-    GATEWAY,
-    Channel,
-    Conn,
-    Item,
-    Lost,
-    MoveBroken,
-    NewView,
-    Report,
-    Restart,
-    Seal,
-    Setup,
-)
-from understudy.sim.node import Node
+from understudy.core.errors import require
+from understudy.core.host.host import GATEWAY, Host, Limits, Timing
+from understudy.core.host.parcels import Parcel, ParcelFrom, PeerDown, PeerUp, ViewSeen
+from understudy.core.shape.partition import Copy
+from understudy.core.view.controller import Controller
+from understudy.core.view.events import Report
+from understudy.core.view.view import Status, View
+from understudy.sim.checkers import Violation
+from understudy.sim.flow import Flow
+from understudy.sim.invariants import check_kept, check_view
+from understudy.sim.observing import Observer
+from understudy.sim.process import Action, CutOff, Disk, Effect, Kept, Process, Reported, Sent
+from understudy.sim.store import Store
+
+Choice = tuple[Hashable, ...]
+STORY_CHOICES = 60
 
 
-class Process(Protocol):
-    """What every process of a world can do."""
+@dataclass(frozen=True, slots=True)
+class Up:
+    """The connection stands, as far as this end knows."""
 
-    name: str
 
-    def take(self, item: Item, world: World) -> None: ...
+@dataclass(frozen=True, slots=True)
+class Down:
+    """The connection is gone, and nothing more comes over it."""
 
-    def accepts(self, item: Item, world: World) -> bool: ...
 
-    def check(self) -> None: ...
+Item = Up | Down | Parcel
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What is on its way to each end. A connection that is not open takes nothing more."""
+
+    serial: int
+    caller: str
+    callee: str
+    to_caller: tuple[Item, ...] = (Up(),)
+    to_callee: tuple[Item, ...] = (Up(),)
+    open: bool = True
+
+    def queue(self, to: str) -> tuple[Item, ...]:
+        return self.to_caller if to == self.caller else self.to_callee
+
+    def with_queue(self, to: str, queue: tuple[Item, ...]) -> Connection:
+        return replace(self, to_caller=queue) if to == self.caller else replace(self, to_callee=queue)
+
+    def other(self, end: str) -> str:
+        return self.callee if end == self.caller else self.caller
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The fixed facts of one world. Limits are small, so that they are met often."""
+
+    flow: Flow
+    replicas: int
+    nodes: int
+    isolated: bool = False
+    layout: tuple[tuple[Copy, str], ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    timing: Timing = field(default_factory=Timing)
+
+    def host(self, name: str, delivered: dict[str, int] | None = None) -> Host:
+        return Host(
+            name,
+            self.flow.topology,
+            self.limits,
+            timing=self.timing,
+            delivered=delivered,
+            isolated=self.isolated,
+        )
+
+    def controller(self, view: View | None) -> Controller:
+        return Controller(
+            self.flow.topology,
+            self.replicas,
+            self.nodes,
+            view,
+            layout=dict(self.layout) or None,
+            isolated=self.isolated,
+        )
 
 
 class World:
-    """Processes and channels. `step` makes one thing happen; the faults are methods beside it."""
+    """Every process starts when it is added; `take` is the only other thing that changes anything."""
 
-    def __init__(self, setup: Setup, reference: Reference) -> None:
+    def __init__(
+        self, setup: Setup, observers: Iterable[Observer] = (), *, keep: Callable[[int], int] = lambda n: n
+    ) -> None:
         self.setup = setup
-        self.reference = reference
-        self.gateway = Gateway(setup)
-        self.controller = ControllerProcess(setup)
-        self.nodes: dict[str, Node] = {}
-        self.channels: dict[Channel, tuple[Item, ...]] = {}
-        self.open: set[Conn] = set()
-        self.joined = 0
+        self.observers = tuple(observers)
+        #: How much of a queue of this length still arrives when its connection breaks.
+        self.keep = keep
+        self.processes: dict[str, Process] = {}
+        self.connections: dict[int, Connection] = {}
+        self.calls: dict[tuple[str, str], int] = {}
+        self.serial = 0
+        self.store = Store.begin(setup.controller)
+        self.reports: dict[str, tuple[Report, ...]] = {}
+        topology = setup.flow.topology
+        self.disk = Disk.empty(topology.sources, topology.sinks)
+        self.added = 0
+        # What has failed for a while.
+        self.stalled: set[str] = set()
+        self.refusing: set[str] = set()
+        self.away: set[str] = set()
+        self.leaderless = False
+        self.faults: Counter[str] = Counter()
+        self.steps = 0
+        self.caught_up = 0
+        self.story: deque[str] = deque(maxlen=STORY_CHOICES)
+        self._needed: dict[str, tuple[View | None, frozenset[str]]] = {}
+        self.start_gateway()
 
-    def begin(self) -> None:
-        """Start the nodes and the source."""
-        self.post(("source", GATEWAY), Seal())
-        for _ in range(self.setup.nodes):
-            self.add_node()
-
-    # --- running -----------------------------------------------------------------------------------------
-
-    def process(self, name: str) -> Process | None:
-        if name == GATEWAY:
-            return self.gateway
-        return self.controller if name == CONTROLLER else self.nodes.get(name)
-
-    def post(self, channel: Channel, item: Item) -> None:
-        self.channels[channel] = (*self.channels.get(channel, ()), item)
-
-    def head(self, channel: Channel) -> Item | None:
-        """What the channel's owner could take now."""
-        queue = self.channels.get(channel)
-        process = self.process(channel[1])
-        if not queue or process is None or not process.accepts(queue[0], self):
-            return None
-        return queue[0]
-
-    def step(self, channel: Channel) -> None:
-        """Let the owner of the channel take its head."""
-        item, *rest = self.channels[channel]
-        if rest:
-            self.channels[channel] = tuple(rest)
-        else:
-            del self.channels[channel]
-        process = self.process(channel[1])
-        if process is not None:
-            process.take(item, self)
-            process.check()
-
-    def keep(self, count: int) -> int:
-        """How much of what is in flight survives a break. A world without chance keeps nothing."""
-        return 0
-
-    def commit_buckets(self, waiting: int) -> int:
-        """How many of the waiting writes the sink commits together with the first one."""
-        return 0
-
-    def may_seal(self, sealed: int) -> bool:
-        """Whether the source has another bucket ready, so many being sealed."""
-        return True
+    # --- processes ---------------------------------------------------------------------------------------
 
     @property
-    def controller_answers(self) -> bool:
-        return True
+    def nodes(self) -> list[str]:
+        return [name for name in self.processes if name != GATEWAY]
 
-    def observe(self, by: str, record: str, /, **facts: object) -> None:
-        """A process tells what it did."""
+    @property
+    def view(self) -> View | None:
+        return self.store.view
+
+    def start_gateway(self) -> None:
+        host = self.setup.host(GATEWAY, dict(self.disk.delivered))
+        self.processes[GATEWAY] = Process(host, self.setup.flow, self.observers, self.disk)
+
+    def add_node(self) -> str:
+        self.added += 1
+        name = f"n{self.added:02}"
+        self.processes[name] = Process(self.setup.host(name), self.setup.flow, self.observers)
+        self.store.join(name)
+        return name
+
+    def kill(self, name: str) -> None:
+        """The process is gone. The gateway's disk stays; a node's session ends later."""
+        del self.processes[name]
+        self._needed.pop(name, None)
+        self.reports.pop(name, None)
+        self.stalled.discard(name)
+        self.refusing.discard(name)
+        self.away.discard(name)
+        for connection in list(self.connections.values()):
+            if name in (connection.caller, connection.callee):
+                self._close(connection.serial, gone=name)
+        self.calls = {ends: serial for ends, serial in self.calls.items() if ends[0] != name}
+        self.check_kept()
+
+    def process(self, name: str) -> Process:
+        return self.processes[name]
 
     # --- connections -------------------------------------------------------------------------------------
 
-    def sever(self, conn: Conn, ends: Iterable[str]) -> None:
-        """Break the connection; the processes named in `ends` will notice."""
-        if conn not in self.open:
-            return
-        self.open.discard(conn)
-        for channel, owner in ((up(conn), GATEWAY), (down(conn), conn.node)):
-            in_flight = self.channels.pop(channel, ())
-            if owner in ends:
-                self.channels[channel] = in_flight[: self.keep(len(in_flight))]
-                self.post(channel, Lost(conn))
+    def sever(self, serial: int) -> None:
+        """The connection breaks; both ends live on."""
+        self._close(serial)
 
-    # --- nodes -------------------------------------------------------------------------------------------
+    def _close(self, serial: int, gone: str | None = None) -> None:
+        connection = self.connections[serial]
+        if connection.open:
+            ends = (connection.caller, connection.callee)
+            for end in ends:
+                queue = connection.queue(end)
+                kept = queue[: self.keep(len(queue))]
+                connection = connection.with_queue(end, (*kept, Down()))
+            connection = replace(connection, open=False)
+        if gone is not None:
+            connection = connection.with_queue(gone, ())
+        self._put_connection(connection)
+        for end in (connection.caller, connection.callee):
+            if connection.queue(end):
+                self._queued(connection, end)
 
-    def add_node(self) -> str:
-        """A new process, with a name never used before, joins as a member without a seat."""
-        self.joined += 1
-        node = Node(f"n{self.joined}", self.setup)
-        self.nodes[node.name] = node
-        self.post(("report", CONTROLLER, "members"), Report(MemberJoined(node.name, self.joined)))
-        return node.name
+    def _put_connection(self, connection: Connection) -> None:
+        if connection.open or connection.to_caller or connection.to_callee:
+            self.connections[connection.serial] = connection
+        else:
+            del self.connections[connection.serial]
 
-    def remove_node(self, name: str) -> None:
-        """The process is gone: it crashed, or ended because it was fenced."""
-        node = self.nodes.pop(name)
-        for conn in node.conns.values():
-            if conn is not None:
-                self.sever(conn, (GATEWAY,))
-        for channel in [c for c in self.channels if c[1] == name]:
-            del self.channels[channel]
-        for other in self.nodes.values():
-            self.break_move(other.name, name)
-        self.post(("report", CONTROLLER, "members"), Report(MemberLeft(name)))
+    def needed(self, name: str) -> frozenset[str]:
+        """The processes that this one calls, or would if it were the one to call."""
+        host = self.processes[name].host
+        known = self._needed.get(name)
+        if known is None or known[0] is not host.view:
+            known = self._needed[name] = (host.view, frozenset(host.needed))
+        return known[1]
 
-    def kill(self, name: str) -> None:
-        self.observe(name, "fault", what="kill", target=name)
-        self.remove_node(name)
+    # --- choices -----------------------------------------------------------------------------------------
 
-    def fence(self, name: str) -> None:
-        """A process found that it was declared dead. It ends."""
-        self.observe(name, "fenced")
-        self.remove_node(name)
+    def choices(self) -> list[Choice]:
+        found: list[Choice] = []
+        for connection in self.connections.values():
+            for end in (connection.caller, connection.callee):
+                if connection.queue(end) and end not in self.stalled:
+                    found.append(("deliver", connection.serial, end))
+        for name in self.processes:
+            if name not in self.stalled:
+                found += self.process_choices(name)
+        if GATEWAY not in self.processes:
+            found.append(("restart",))
+        found += [("expire", node) for node in self.store.members if node not in self.processes]
+        if not self.leaderless:
+            found += self.store_choices()
+        return found
 
-    def break_move(self, standby: str, active: str) -> None:
-        """The movers lose each other; what was under way between them is gone."""
-        node = self.nodes.get(standby)
-        if node is None or not node.awaits_state_from(active):
-            return
-        for channel in (("mover", standby, active), ("mover", active, standby)):
-            self.channels.pop(channel, None)
-        self.post(("mover", standby, active), MoveBroken())
+    def process_choices(self, name: str) -> list[Choice]:
+        process = self.processes[name]
+        found: list[Choice] = []
+        for copy, worker in process.workers.items():
+            if worker.starting:
+                found.append(("start", name, copy))
+            if worker.group:
+                found.append(("finish" if worker.produced else "produce", name, copy))
+            if worker.snapping is not None:
+                found.append(("snap", name, copy))
+            if worker.fetched is not None:
+                found.append(("install", name, copy))
+            elif worker.fetching is not None and not worker.hangs:
+                if worker.fetching.node not in self.stalled:
+                    found.append(("fetch", name, copy))
+        if name not in self.away:
+            if process.view_epoch < len(self.store.views):
+                found.append(("view", name, len(self.store.views)))
+            if self.reports.get(name):
+                found.append(("tell", name))
+        needed = self.needed(name)
+        for other in sorted(needed):
+            able = other in self.processes and other not in self.refusing
+            if calls(name, other) and (name, other) not in self.calls and able:
+                found.append(("call", name, other))
+        for (caller, callee), serial in self.calls.items():
+            if caller == name and callee not in needed and self.connections[serial].open:
+                found.append(("hang up", name, callee))
+        if name == GATEWAY:
+            found += [("feed", source) for source in self.disk.sealed if process.feedable(source)]
+        return found
 
-    # --- the gateway -------------------------------------------------------------------------------------
+    def store_choices(self) -> list[Choice]:
+        store = self.store
+        if store.leader.publishing:
+            return [("publish",)]
+        found: list[Choice] = [("member", node) for node in store.news()]
+        found += [("report", by) for by in store.waiting()]
+        return found
 
-    def crash_gateway(self) -> None:
-        self.observe(GATEWAY, "fault", what="kill", target=GATEWAY)
-        writes = self.channels.pop(("disk", GATEWAY), ())
-        self.gateway.disk.keep(writes[: self.keep(len(writes))], self)
-        for conn in sorted(self.open, key=lambda conn: conn.name):
-            self.sever(conn, (conn.node,))
-        for channel in [c for c in self.channels if c[1] == GATEWAY]:
-            del self.channels[channel]
-        reports = self.channels.pop(("report", CONTROLLER, GATEWAY), ())
-        if kept := reports[: self.keep(len(reports))]:
-            self.channels[("report", CONTROLLER, GATEWAY)] = kept
-        self.gateway.crash()
-        self.post(("restart", GATEWAY), Restart())
+    def timers(self) -> list[Choice]:
+        """The timers that are set, each with its delay, in ms, last."""
+        found: list[Choice] = [
+            ("timer", name, key, delay_ms)
+            for name, process in self.processes.items()
+            if name not in self.stalled
+            for key, delay_ms in process.timers.items()
+        ]
+        if not self.leaderless:
+            found += [("grace", key, delay_ms) for key, delay_ms in self.store.leader.timers.items()]
+        return found
 
-    # --- what may fail without destroying the last copy of the state -------------------------------------
+    # --- one step ----------------------------------------------------------------------------------------
 
-    def accused(self) -> set[str]:
-        """Whom the controller is about to declare dead."""
-        names: set[str] = set()
-        view = self.controller.view
-        for channel, items in self.channels.items():
-            if channel[:2] != ("report", CONTROLLER):
-                continue
-            for item in items:
-                match item:
-                    case Report(Suspected(node, _, _) | MemberLeft(node)):
-                        names.add(node)
-                    case Report(MoveFailed(slot, epoch)) if view is not None:
-                        seat = view.seats[slot]
-                        if seat.epoch == epoch:
-                            names.add(seat.node)
-        return names
+    def take(self, choice: Choice) -> None:
+        """Let one thing happen. Raises `Violation` if it shows that an invariant does not hold."""
+        self.steps += 1
+        self.story.append(" ".join(str(each) for each in choice))
+        try:
+            self._take(choice)
+        except Violation as violation:
+            raise Violation(violation.invariant, self.told(violation.what)) from violation
 
-    def complete(self, name: str) -> bool:
-        """Whether this node holds the whole state, in a seat that it will keep.
+    def _take(self, choice: Choice) -> None:
+        match choice:
+            case "deliver", int(serial), str(to):
+                self._deliver(serial, to)
+            case "lose", int(serial), str(to):
+                connection = self.connections[serial]
+                self.connections[serial] = connection.with_queue(to, connection.queue(to)[-1:])
+                self._deliver(serial, to)
+            case "call", str(caller), str(callee):
+                self.serial += 1
+                self.calls[caller, callee] = self.serial
+                connection = self.connections[self.serial] = Connection(self.serial, caller, callee)
+                self._queued(connection, caller)
+                self._queued(connection, callee)
+            case "hang up", str(caller), str(callee):
+                self._close(self.calls[caller, callee])
+            case ("start" | "produce" | "finish") as what, str(name), Copy() as copy:
+                self._act(name, (what, copy))
+            case ("snap" | "install") as what, str(name), Copy() as copy, *rest:
+                self._act(name, (what, copy, not rest))
+            case "fetch", str(name), Copy() as copy, *rest:
+                self._act(name, ("fetched", copy, None if rest else self._kept_for(name, copy)))
+            case "hang", str(name), Copy() as copy:
+                self._act(name, ("hang", copy))
+            case "feed", str(source):
+                self._act(GATEWAY, ("feed", source))
+            case "view", str(name), int(epoch):
+                self._act(name, ("event", ViewSeen(self.store.views[epoch - 1])))
+            case "timer", str(name), key, *_:
+                self._act(name, ("timer", key))
+            case "restart",:
+                self.start_gateway()
+            case _:
+                self._take_in_store(choice)
 
-        The paper's own rules drop what is sent, so what was in flight when the state moved is in no copy:
-        with them a newcomer counts only once it is folded in.
-        """
-        node, view = self.nodes.get(name), self.controller.view
-        if node is None or node.token is None or view is None or node.replica is None:
-            return False
-        token = node.token
-        if self.setup.acks is Acks.EACH and view.seats[token.slot].status is not Status.ACTIVE:
-            return False
-        return node.replica.status is not Status.STDBY and view.holds(token.slot, token.node, token.epoch)
+    def _take_in_store(self, choice: Choice) -> None:
+        store = self._store_to_change()
+        match choice:
+            case "tell", str(name):
+                store.put_report(name, self.reports[name][0])
+                self.reports[name] = self.reports[name][1:]
+            case "member", str(node):
+                store.tell_member(node)
+            case "report", str(by):
+                store.act_on(by)
+            case "grace", key, *_:
+                store.fire(key)
+            case "expire", str(node):
+                store.expire(node)
+            case "publish",:
+                before = store.view
+                view = store.publish()
+                check_view(self, before, view)
+                self.caught_up += _activated(before, view)
+                for observer in self.observers:
+                    observer.decided(view)
+                self._published(view)
+            case _:
+                raise TypeError(f"the world does not know {choice}")
 
-    def survives_without(self, name: str) -> bool:
-        """Whether some other node holds the whole state."""
-        accused = self.accused()
-        return any(each != name and each not in accused and self.complete(each) for each in self.nodes)
+    def _deliver(self, serial: int, to: str) -> None:
+        connection = self.connections[serial]
+        queue, other = connection.queue(to), connection.other(to)
+        self._put_connection(connection.with_queue(to, queue[1:]))
+        match queue[0]:
+            case Up():
+                self._act(to, ("event", PeerUp(other, serial)))
+            case Down():
+                if self.calls.get((to, other)) == serial:
+                    del self.calls[to, other]
+                self._act(to, ("event", PeerDown(other, serial)))
+            case parcel:
+                self._act(to, ("event", ParcelFrom(other, serial, parcel)))
 
-    def may_accuse(self, name: str) -> bool:
-        """Whether a detector may speak. A false alarm about the last copy is what no pair survives."""
-        return name not in self.nodes or self.survives_without(name)
+    def _kept_for(self, name: str, copy: Copy) -> Kept | None:
+        """The snapshot that a standby's process finds when it fetches it."""
+        wanted = self.processes[name].workers[copy].fetching
+        assert wanted is not None
+        lender = self.processes.get(wanted.node)
+        worker = lender.workers.get(wanted.lender) if lender is not None else None
+        return worker.lent.get(wanted.version) if worker is not None else None
 
-    def seated(self, slot: Slot) -> str | None:
-        """Who sits alive in the slot, as the controller has it."""
-        view = self.controller.view
-        seat = view.seats.get(slot) if view is not None else None
-        return seat.node if seat is not None and seat.alive else None
+    def _act(self, name: str, action: Action) -> None:
+        process = self.processes[name]
+        kept_before = process.dropped
+        self._carry_out(name, process.act(action))
+        if process.dropped != kept_before:
+            self.check_kept()
 
-    def publish(self, view: object, to: Iterable[str]) -> None:
-        for name in to:
-            self.post(("view", name), NewView(view))  # type: ignore[arg-type]
+    def _carry_out(self, name: str, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Sent(node, serial, parcel):
+                    connection = self.connections.get(serial)
+                    if connection is not None and connection.open:
+                        queue = connection.queue(node)
+                        connection = connection.with_queue(node, (*queue, parcel))
+                        self.connections[serial] = connection
+                        self._queued(connection, node)
+                case CutOff(_, serial):
+                    if serial in self.connections:
+                        self._close(serial)
+                case Reported(report):
+                    self.reports[name] = (*self.reports.get(name, ()), report)
+
+    def check_kept(self) -> None:
+        try:
+            check_kept(self)
+        except Violation as violation:
+            raise Violation(violation.invariant, self.told(violation.what)) from violation
+
+    def told(self, what: str) -> str:
+        """The error, with the last choices that led to it."""
+        if "the last choices:" in what:
+            return what
+        return "\n".join([what, "the last choices:", *(f"  {line}" for line in self.story)])
+
+    # --- for those who copy a world, or let time pass in it ----------------------------------------------
+
+    def _store_to_change(self) -> Store:
+        return self.store
+
+    def _queued(self, connection: Connection, to: str) -> None:
+        """Something was put in the queue to this end."""
+
+    def _published(self, view: View) -> None:
+        """The store has a new view."""
 
 
-def up(conn: Conn) -> Channel:
-    return ("link", GATEWAY, conn.name)
+def _activated(before: View | None, after: View) -> int:
+    """How many standbys are active since this view."""
+    old = before.seats if before is not None else {}
+    return sum(
+        seat.status is Status.ACTIVE and old[copy].status is Status.STDBY
+        for copy, seat in after.seats.items()
+        if copy in old
+    )
 
 
-def down(conn: Conn) -> Channel:
-    return ("link", conn.node, conn.name)
+def calls(one: str, other: str) -> bool:
+    """Whether this one of two processes makes their connection."""
+    require(one != other, f"{one} would call itself")
+    return one != GATEWAY and (other == GATEWAY or one > other)

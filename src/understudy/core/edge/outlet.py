@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from understudy.core.bucket import Bucket, BucketId
+from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.edge.buffer import Buffer
 from understudy.core.edge.messages import (
     Ack,
@@ -83,6 +83,9 @@ class Outlet:
         self.buffer = Buffer(self.status, buckets_max=buckets_max, bytes_max=bytes_max)
         self.attached: set[int] = set()
         self.sending: set[int] = set()
+        #: What each copy of the consumer had acknowledged to the copy whose state was moved here, until it
+        #: attaches.
+        self._told: dict[int, BucketId] = {}
 
     @property
     def live(self) -> list[int]:
@@ -137,6 +140,7 @@ class Outlet:
 
     def _fail(self, replica: int) -> None:
         self.status[replica] = Status.DEAD
+        self._told.pop(replica, None)
         self._detach(replica)
         self.buffer.trim(self.live)
 
@@ -155,8 +159,15 @@ class Outlet:
             gone = self.buffer.gone_through
             raise PeerError(f"replica {replica} needs what follows {through}, and {gone} is gone")
 
+    def outdated(self, replica: int, through: BucketId) -> bool:
+        """Whether a copy of the consumer named this number before this copy had its state: it has
+        acknowledged more to the one that lent it.
+        """
+        return through < self._told.get(replica, NOTHING)
+
     def _attach(self, replica: int, through: BucketId) -> None:
         self.expect(replica, through)
+        self._told.pop(replica, None)
         self.attached.add(replica)
         self.sending.discard(replica)
         self.buffer.ack(replica, through)
@@ -198,6 +209,7 @@ class Outlet:
             gone_through=state.gone_through,
             floors={replica: told.get(replica, least) for replica in self.live},
         )
+        self._told = {replica: through for replica, through in told.items() if replica in self.live}
         self.buffer.trim(self.live)
 
     def check(self) -> None:

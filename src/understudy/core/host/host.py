@@ -16,7 +16,8 @@ it is `Here`, which a producer does when it gets its state. Whatever comes last 
 succeeds, so nothing has to be repeated by the clock.
 
 *Views* come from the controller, and ahead of what others do because of them; the newest counts, and some are
-never seen (`core.view.changes` makes up for that). Only the first must come from the controller.
+never seen (`core.view.changes` makes up for that). Only the first must come from the controller; one that
+came ahead of it is kept until then, since its sender counts on its being known.
 
 *Suspicion.* A process that this host needs and cannot reach is reported to the controller: `suspect_ms` after
 its connection broke, unless it stands again by then, and `absent_ms` after it was first needed if it never
@@ -153,6 +154,8 @@ class Host(Machine[HostEvent, HostInstruction]):
         #: The greatest serial of a connection to each process so far.
         self._newest: dict[str, int] = {}
         self._told_view: dict[str, int] = {}
+        #: The newest view that came from another process before the first from the controller.
+        self._ahead: View | None = None
         self._awaited: set[str] = set()
         self._cuts: dict[str, int] = {}
         self._serial = 0
@@ -212,7 +215,8 @@ class Host(Machine[HostEvent, HostInstruction]):
                     self._carry_out(resident, resident.machine.begin())
                     self._connect(resident)
             case ViewSeen(view):
-                self._see(view)
+                ahead, self._ahead = self._ahead, None
+                self._see(ahead if ahead is not None and ahead.epoch > view.epoch else view)
             case PeerUp(node, serial):
                 self._peer_up(node, serial)
             case PeerDown(node, serial):
@@ -390,6 +394,9 @@ class Host(Machine[HostEvent, HostInstruction]):
         self._told_view.pop(node, None)
         for resident in self.residents.values():
             self._try_all(resident, node)
+            if node in self._partners(resident.copy.partition):
+                # A standby asked in vain as long as it could not reach the copy that lends.
+                self._carry_out(resident, resident.machine.ask_again())
 
     def _peer_down(self, node: str, serial: int) -> None:
         if self._up.get(node) != serial:
@@ -514,8 +521,9 @@ class Host(Machine[HostEvent, HostInstruction]):
                     self._drive(borrower, Offered(sender, attempt, version))
 
     def _relayed(self, node: str, view: View) -> None:
-        newest = NOTHING if self.view is None else self.view.epoch
-        follows = self.view is not None and view.epoch > newest
+        known = self.view or self._ahead
+        newest = NOTHING if known is None else known.epoch
+        follows = view.epoch > newest
         if follows:
             try:
                 self._expect_follows(view)
@@ -523,7 +531,9 @@ class Host(Machine[HostEvent, HostInstruction]):
                 raise PeerError(f"view {view.epoch} does not follow {newest}: {problem}") from problem
         # It need not be told what it has told.
         self._told_view[node] = max(self._told_view.get(node, 0), view.epoch)
-        if follows:
+        if follows and self.view is None:
+            self._ahead = view
+        elif follows:
             try:
                 self._turn_to(view)
             except PeerError as problem:
@@ -538,13 +548,18 @@ class Host(Machine[HostEvent, HostInstruction]):
         outlets = resident.machine.above.outlets if resident.machine.above is not None else {}
         if parcel.sender.partition not in outlets:
             raise PeerError(f"{parcel.sender} takes nothing from {parcel.to}")
-        outlets[parcel.sender.partition].expect(parcel.sender.replica, parcel.through)
+        outlet, replica = outlets[parcel.sender.partition], parcel.sender.replica
+        if outlet.outdated(replica, parcel.through):
+            # It tried before this copy had its state, and is to try again with its present number.
+            self._dispatch(node, Here(resident.copy, resident.epoch))
+            return
+        outlet.expect(replica, parcel.through)
         if parcel.sender in resident.edges:
             self._close(resident, parcel.sender)
         resident.edges[parcel.sender] = Opened(parcel.serial, node)
         produced = resident.produced_for(parcel.sender)
         self._dispatch(node, Welcome(parcel.to, parcel.sender, parcel.serial, produced))
-        stands = Attached(parcel.sender.replica, parcel.through)
+        stands = Attached(replica, parcel.through)
         self._drive(resident, AtEdge(parcel.sender.partition, stands))
 
     def _welcome(self, node: str, parcel: Welcome) -> None:

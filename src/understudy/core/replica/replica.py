@@ -5,7 +5,8 @@ A checkpoint is the engine's state, the number that the consumer stands at, and 
 one moment: the engine stands still from the snapshot's beginning to its end.
 
 A newcomer has caught up when it is connected to every active copy of every neighbour, and when its engine
-holds all that its producers had put out when they were connected. To be connected is enough for the rest: a
+holds all that had been put out when they were connected, as far as every producer had come: what one of them
+has ahead of the others waits for them. To be connected is enough for the rest: a
 producer that has let a newcomer in keeps everything after the number that the newcomer named. Neighbours come
 and go meanwhile, so the question is asked again whenever something changes.
 """
@@ -58,7 +59,8 @@ class Replica:
         self.borrowing: Borrowing | None = None
         #: A newcomer that has its state and is not active yet: it must catch up, and say so once.
         self.catching_up = False
-        self._goal = NOTHING
+        #: How far each producer was when it was connected.
+        self._goals: dict[Partition, BucketId] = {}
         self._stuck_at: BucketId | None = None
 
     @property
@@ -152,7 +154,8 @@ class Replica:
             return list(self.above.at_edge(event))
         done: list[CopyInstruction] = [*self._below.at_edge(event)]
         if isinstance(event.event, Attached):
-            self._goal = max(self._goal, event.event.through)
+            goal = self._goals.get(event.partition, NOTHING)
+            self._goals[event.partition] = max(goal, event.event.through)
         return done
 
     def _snapshot(self, event: SnapshotTaken | SnapshotFailed) -> list[CopyInstruction]:
@@ -183,7 +186,7 @@ class Replica:
         return [*done, *self._caught_up()]
 
     def _caught_up(self) -> list[CopyInstruction]:
-        if not self.catching_up or self._below.processed < self._goal:
+        if not self.catching_up or self._below.processed < min(self._goals.values(), default=NOTHING):
             return []
         for end in self.ends.values():
             if any(s is Status.ACTIVE and r not in end.attached for r, s in end.status.items()):

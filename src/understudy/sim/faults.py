@@ -1,0 +1,458 @@
+"""What may fail, and when: every fault is for every policy.
+
+    kill          a node is killed: a copy, a lender, a standby, a spare
+    kill standby  a standby is killed, wherever its catch-up is
+    kill lender   the lender of a state that has been fetched is killed before the newcomer is active
+    join          a node joins
+    crash         the gateway is killed; it starts again from its logs and its sinks' positions
+    sever         a connection breaks between any two steps
+    stall, wake   a process handles nothing for long; its connections break, its session may end
+    expire        the session of a living node ends; it joins again under its name
+    suspect       a timer reports a node that lives: a false suspicion
+    refuse        a process cannot be called for a while
+    away          a process hears nothing from the store, and its reports wait
+    leaderless    the leader decides nothing for a while
+    lead          another leader takes over from the stored view
+    move, drain, undrain
+                  an operator's wishes, granted or declined
+    bad snapshot, bad fetch, bad install, hung fetch
+                  a movement of state that fails or hangs at each of its steps
+
+A flow survives anything but the loss of every copy of a partition's state, so faults that would cause that
+are left out (`may_lose`), unless a schedule asks for just that. That includes what the controller cannot
+know: if one copy has died unnoticed, a false suspicion of the other is a second loss at once
+(`may_suspect`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+from understudy.core.host.host import GATEWAY
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.events import CopyMoveFailed, CopySuspected, Drain, MoveCopy, Report, Undrain
+from understudy.core.view.view import Status, View
+from understudy.sim.invariants import holders, seats_of
+from understudy.sim.world import Choice, World
+
+Fault = Callable[[World, Random], str | None]
+
+
+# --- what the flow survives ------------------------------------------------------------------------------
+
+
+def views(world: World) -> list[View]:
+    """The stored view, and the newest that the leader has decided on."""
+    found = [world.store.view, world.store.leader.controller.view]
+    return [view for view in dict.fromkeys(found) if view is not None]
+
+
+def reports(world: World) -> Iterator[Report]:
+    """All reports that no stored view reflects yet."""
+    for queue in (*world.reports.values(), *world.store.reports.values()):
+        yield from queue
+
+
+def doomed(world: World) -> set[str]:
+    """Nodes whose seats may be declared dead for what has happened already, though they live."""
+    found = {name for name in world.nodes if name not in world.store.members}
+    for view in views(world):
+        found |= view.drained
+        found |= {view.seat(copy).node for copy in view.wanted}
+        for report in reports(world):
+            if isinstance(report, CopySuspected | CopyMoveFailed):
+                seat = view.seat(report.copy)
+                if seat.epoch == report.epoch:
+                    found.add(seat.node)
+    return found
+
+
+def sure(world: World, partition: Partition, besides: str) -> bool:
+    """Whether the partition's state is safe on a process other than this one, whatever becomes known."""
+    unsure = doomed(world) | {besides}
+    found: set[Copy] | None = None
+    for view in views(world):
+        held = {copy for copy, node in holders(world, view, partition).items() if node not in unsure}
+        found = held if found is None else found & held
+    return bool(found)
+
+
+def sure_active(world: World, partition: Partition, besides: str) -> bool:
+    """The same, of a copy that is called active."""
+    unsure = doomed(world) | {besides}
+    return all(
+        any(
+            view.seat(copy).status is Status.ACTIVE and node not in unsure
+            for copy, node in holders(world, view, partition).items()
+        )
+        for view in views(world)
+    )
+
+
+def seated(world: World, node: str) -> set[Partition]:
+    return {copy.partition for view in views(world) for copy in view.copies_on(node)}
+
+
+def may_lose(world: World, node: str) -> bool:
+    """Whether the flow survives the loss of this node now."""
+    if not world.store.views:
+        # The first view may seat it, and nobody would have its state.
+        return False
+    if world.setup.isolated:
+        return not seated(world, node) or _replica_sure(world, node)
+    return all(sure(world, partition, node) for partition in seated(world, node))
+
+
+def may_suspect(world: World, node: str) -> bool:
+    """Whether the flow survives that the controller hears that this node, which lives, is dead."""
+    if world.setup.isolated:
+        return not seated(world, node) or _replica_sure(world, node) or not _other_replica_active(world, node)
+    for partition in seated(world, node):
+        others = [
+            seat.node
+            for view in views(world)
+            for _, seat in seats_of(view, partition)
+            if seat.status is Status.ACTIVE and seat.node != node
+        ]
+        if others and not sure_active(world, partition, node):
+            return False
+    return True
+
+
+def _replica_sure(world: World, node: str) -> bool:
+    """With isolated replicas: whether a whole replica is active without this node."""
+    unsure = doomed(world) | {node}
+    for view in views(world):
+        replicas = {copy.replica for copy in view.copies_on(node)}
+        whole = [
+            r
+            for r in range(world.setup.replicas)
+            if r not in replicas and _whole(world, view, r, unsure)
+        ]
+        if not whole:
+            return False
+    return True
+
+
+def _whole(world: World, view: View, replica: int, unsure: set[str]) -> bool:
+    return all(
+        seats.seats[replica].status is Status.ACTIVE
+        and holders(world, view, partition).get(Copy(partition, replica), GATEWAY) not in {*unsure, GATEWAY}
+        for partition, seats in view.partitions.items()
+    )
+
+
+def _other_replica_active(world: World, node: str) -> bool:
+    for view in views(world):
+        replicas = {copy.replica for copy in view.copies_on(node)}
+        for r in set(range(world.setup.replicas)) - replicas:
+            if all(seats.seats[r].status is Status.ACTIVE for seats in view.partitions.values()):
+                return True
+    return False
+
+
+def may_fire(world: World, timer: Choice) -> bool:
+    """Whether enough time can have passed for this timer, so that the flow survives what it leads to."""
+    match timer:
+        case "timer", _, ("absent", str(node)), _:
+            return node not in world.processes or node == GATEWAY or may_suspect(world, node)
+        case "timer", str(name), ("stuck", Copy() as copy, _), _:
+            return not has_state(world, name, copy) or sure_active(world, copy.partition, name)
+        case "grace", ("missed", str(node)), _:
+            return node not in world.processes
+    return True
+
+
+def moving(world: World) -> bool:
+    """Whether some standby waits for a state, or catches up."""
+    view = world.view
+    return view is not None and any(seat.status is Status.STDBY for seat in view.seats.values())
+
+
+def has_state(world: World, name: str, copy: Copy) -> bool:
+    worker = world.processes[name].workers.get(copy)
+    resident = world.processes[name].host.residents.get(copy)
+    fetched = worker is not None and worker.fetched is not None
+    return fetched or (resident is not None and resident.begun)
+
+
+# --- faults ----------------------------------------------------------------------------------------------
+
+
+def kill(world: World, random: Random) -> str | None:
+    able = [node for node in world.nodes if may_lose(world, node)]
+    if not able or len(world.nodes) == 1:
+        return None
+    named = [node for node in able if seated(world, node)]
+    node = random.choice(named if named and random.random() < 0.8 else able)
+    world.kill(node)
+    if random.random() < 0.6:
+        world.add_node()
+    return node
+
+
+def kill_lender(world: World, random: Random) -> str | None:
+    """Of a state that has been fetched, before the newcomer is active."""
+    view = world.view
+    if view is None:
+        return None
+    lenders = set()
+    for partition, seats in view.partitions.items():
+        held = holders(world, view, partition)
+        standby = any(view.seat(copy).status is Status.STDBY for copy in held)
+        lenders |= {s.node for s in seats.seats if standby and s.status is Status.ACTIVE}
+    able = sorted(node for node in lenders & set(world.nodes) if may_lose(world, node))
+    if not able:
+        return None
+    node = random.choice(able)
+    world.kill(node)
+    return node
+
+
+def kill_standby(world: World, random: Random) -> str | None:
+    view = world.view
+    seats = view.seats.values() if view is not None else ()
+    standbys = {seat.node for seat in seats if seat.status is Status.STDBY} & set(world.nodes)
+    able = sorted(node for node in standbys if may_lose(world, node))
+    if not able:
+        return None
+    node = random.choice(able)
+    world.kill(node)
+    if random.random() < 0.6:
+        world.add_node()
+    return node
+
+
+def join(world: World, random: Random) -> str | None:
+    return world.add_node() if len(world.nodes) < world.setup.nodes + 4 else None
+
+
+def crash(world: World, random: Random) -> str | None:
+    if GATEWAY not in world.processes:
+        return None
+    world.kill(GATEWAY)
+    return GATEWAY
+
+
+def sever(world: World, random: Random) -> str | None:
+    able = [each for each in world.connections.values() if each.open]
+    if not able:
+        return None
+    connection = random.choice(able)
+    world.sever(connection.serial)
+    return f"{connection.caller} - {connection.callee}"
+
+
+def stall(world: World, random: Random) -> str | None:
+    able = [name for name in world.processes if name not in world.stalled]
+    if not able or len(world.stalled) >= 2:
+        return None
+    name = random.choice(able)
+    world.stalled.add(name)
+    # Its peers notice the silence, and then the next one's, but not at once.
+    for connection in list(world.connections.values()):
+        if connection.open and name in (connection.caller, connection.callee) and random.random() < 0.5:
+            world.sever(connection.serial)
+    return name
+
+
+def wake(world: World, random: Random) -> str | None:
+    if not world.stalled:
+        return None
+    name = random.choice(sorted(world.stalled))
+    world.stalled.discard(name)
+    return name
+
+
+def expire(world: World, random: Random) -> str | None:
+    able = [node for node in world.nodes if node in world.store.members and may_suspect(world, node)]
+    if not able:
+        return None
+    node = random.choice(able)
+    world.store.expire(node)
+    return node
+
+
+def rejoin(world: World, random: Random) -> str | None:
+    able = [node for node in world.nodes if node not in world.store.members and node not in world.stalled]
+    if not able:
+        return None
+    node = random.choice(able)
+    world.store.join(node)
+    return node
+
+
+def suspect(world: World, random: Random) -> str | None:
+    """The connection breaks and is not made again in time."""
+    able = [timer for timer in world.timers() if timer[0] == "timer" and may_fire(world, timer)]
+    able = [timer for timer in able if isinstance(timer[2], tuple) and timer[2][0] == "absent"]
+    able = [timer for timer in able if timer[2][1] in world.processes]  # type: ignore[index]
+    if not able:
+        return None
+    timer = random.choice(able)
+    world.take(timer)
+    return str(timer[2])
+
+
+def refuse(world: World, random: Random) -> str | None:
+    able = [name for name in world.processes if name not in world.refusing]
+    if not able or len(world.refusing) >= 2:
+        return None
+    name = random.choice(able)
+    world.refusing.add(name)
+    for connection in list(world.connections.values()):
+        if connection.open and name == connection.callee and random.random() < 0.5:
+            world.sever(connection.serial)
+    return name
+
+
+def accept(world: World, random: Random) -> str | None:
+    if not world.refusing:
+        return None
+    name = random.choice(sorted(world.refusing))
+    world.refusing.discard(name)
+    return name
+
+
+def away(world: World, random: Random) -> str | None:
+    name = random.choice(sorted(world.processes))
+    world.away.add(name)
+    return name
+
+
+def back(world: World, random: Random) -> str | None:
+    if not world.away:
+        return None
+    name = random.choice(sorted(world.away))
+    world.away.discard(name)
+    return name
+
+
+def leaderless(world: World, random: Random) -> str | None:
+    if world.leaderless:
+        return None
+    world.leaderless = True
+    return "gone"
+
+
+def leader(world: World, random: Random) -> str | None:
+    if not world.leaderless:
+        return None
+    world.leaderless = False
+    return "back"
+
+
+def lead(world: World, random: Random) -> str | None:
+    world.store.change_leader()
+    return f"from view {len(world.store.views)}"
+
+
+def move(world: World, random: Random) -> str | None:
+    view = world.view
+    if view is None or world.leaderless or world.store.leader.publishing:
+        return None
+    copy = random.choice(list(view.seats))
+    if not may_lose(world, view.seat(copy).node):
+        return None
+    world.store.handle(MoveCopy(copy, random.choice(world.nodes)))
+    return str(copy)
+
+
+def drain(world: World, random: Random) -> str | None:
+    if world.view is None or world.leaderless or world.store.leader.publishing:
+        return None
+    able = [node for node in world.nodes if may_lose(world, node)]
+    if not able:
+        return None
+    node = random.choice(able)
+    world.store.handle(Drain(node))
+    return node
+
+
+def undrain(world: World, random: Random) -> str | None:
+    view = world.view
+    if view is None or world.leaderless or world.store.leader.publishing or not view.drained:
+        return None
+    node = random.choice(sorted(view.drained))
+    world.store.handle(Undrain(node))
+    return node
+
+
+def _failing(what: str) -> Fault:
+    def fail(world: World, random: Random) -> str | None:
+        able = [
+            choice
+            for choice in world.choices()
+            if choice[0] == what and _may_fail(world, choice)
+        ]
+        if not able:
+            return None
+        choice = random.choice(able)
+        world.take((*choice, "fails"))
+        return str(choice[2])
+
+    return fail
+
+
+def _may_fail(world: World, choice: Choice) -> bool:
+    _, name, copy = choice
+    assert isinstance(name, str)
+    assert isinstance(copy, Copy)
+    return choice[0] != "install" or sure_active(world, copy.partition, name)
+
+
+def hang(world: World, random: Random) -> str | None:
+    able = [choice for choice in world.choices() if choice[0] == "fetch"]
+    if not able:
+        return None
+    _, name, copy = random.choice(able)
+    world.take(("hang", name, copy))
+    return str(copy)
+
+
+#: Every fault, and how often it is tried.
+FAULTS: dict[str, tuple[Fault, float]] = {
+    "kill": (kill, 3),
+    "kill lender": (kill_lender, 4),
+    "kill standby": (kill_standby, 2),
+    "join": (join, 1),
+    "crash": (crash, 1.5),
+    "sever": (sever, 4),
+    "stall": (stall, 1.5),
+    "expire": (expire, 1),
+    "suspect": (suspect, 3),
+    "refuse": (refuse, 1),
+    "away": (away, 1),
+    "leaderless": (leaderless, 1),
+    "lead": (lead, 1),
+    "move": (move, 1),
+    "drain": (drain, 0.7),
+    "undrain": (undrain, 0.5),
+    "bad snapshot": (_failing("snap"), 3),
+    "bad fetch": (_failing("fetch"), 3),
+    "bad install": (_failing("install"), 3),
+    "hung fetch": (hang, 2),
+}
+
+#: What ends by itself sooner or later, each with the fault that it ends.
+RECOVERIES: dict[str, Fault] = {
+    "wake": wake,
+    "rejoin": rejoin,
+    "accept": accept,
+    "back": back,
+    "leader": leader,
+}
+
+
+def heal(world: World) -> None:
+    """Nothing fails any more. What hangs still hangs: only its timer ends it."""
+    world.stalled.clear()
+    world.refusing.clear()
+    world.away.clear()
+    world.leaderless = False
+    for node in world.nodes:
+        if node not in world.store.members:
+            world.store.join(node)
+    while world.view is None and len(world.nodes) < world.setup.nodes:
+        world.add_node()

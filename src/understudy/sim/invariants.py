@@ -1,0 +1,179 @@
+"""The invariants that take a look at the whole world.
+
+    kept        a bucket that a living copy has not taken is kept by a living copy of its producer, by a state
+                on its way to one, or by the source's log
+    view-safe   no view leaves a partition without a living holder of its state that had one in the view before
+    converged   once nothing fails any more and the world has come to rest: everything is delivered, every seat
+                that can be filled is active, and nothing is kept that no copy needs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.edge.outlet import Outlet
+from understudy.core.host.host import GATEWAY
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.view import Seat, Status, View
+from understudy.sim.checkers import demand
+
+if TYPE_CHECKING:
+    from understudy.sim.process import Process
+    from understudy.sim.world import World
+
+
+def seats_of(view: View, partition: Partition) -> Iterator[tuple[Copy, Seat]]:
+    """The living seats of a partition."""
+    for replica, seat in enumerate(view.partitions[partition].seats):
+        if seat.alive:
+            yield Copy(partition, replica), seat
+
+
+def holders(world: World, view: View, partition: Partition) -> dict[Copy, str]:
+    """The copies in living seats of this view whose processes live and have the state."""
+    found: dict[Copy, str] = {}
+    for copy, seat in seats_of(view, partition):
+        process = world.processes.get(seat.node)
+        worker = process.workers.get(copy) if process is not None else None
+        if worker is not None and worker.epoch == seat.epoch:
+            assert process is not None
+            resident = process.host.residents.get(copy)
+            if worker.fetched is not None or (resident is not None and resident.begun):
+                found[copy] = seat.node
+    return found
+
+
+# --- kept ------------------------------------------------------------------------------------------------
+
+
+def check_kept(world: World) -> None:
+    view = world.view
+    if view is None or view.lost:
+        return
+    for process in world.processes.values():
+        for copy, taken in _needs(process, view):
+            for producer in world.setup.flow.topology.producers(copy.partition):
+                needed = world.setup.flow.reference.edges[producer, copy.partition].next_after(taken)
+                if needed is not None:
+                    gone = list(_gone(world, view, producer, copy))
+                    what = f"{copy} on {process.name} has {taken}: {needed} of {producer} is gone"
+                    demand(not gone or min(gone) < needed, "kept", what)
+
+
+def _needs(process: Process, view: View) -> Iterator[tuple[Copy, BucketId]]:
+    """What the copies of a process, seated in this view, have taken so far."""
+    for copy, resident in process.host.residents.items():
+        if resident.machine.below is None or not resident.begun:
+            continue
+        if copy.partition not in view.partitions or view.holds(copy, process.name, resident.epoch):
+            yield copy, min(inlet.taken for inlet in resident.machine.below.inlets.values())
+    for copy, worker in process.workers.items():
+        if worker.fetched is not None and view.holds(copy, process.name, worker.epoch):
+            yield copy, worker.fetched.state.through
+
+
+def _gone(world: World, view: View, producer: Partition, consumer: Copy) -> Iterator[BucketId]:
+    """Through which number each living holder of a producer's output has dropped it."""
+    if producer in world.setup.flow.topology.ends:
+        gateway = world.processes.get(GATEWAY)
+        end = gateway.host.end(producer.name) if gateway is not None else None
+        outlet = end.above.outlets[consumer.partition] if end is not None and end.above is not None else None
+        in_log = world.disk.trimmed[producer.name]
+        yield max(in_log, outlet.buffer.gone_through) if outlet is not None else in_log
+        return
+    for copy, node in holders(world, view, producer).items():
+        if world.setup.isolated and consumer.partition in view.partitions and copy.replica != consumer.replica:
+            continue
+        worker = world.processes[node].workers[copy]
+        if worker.fetched is not None:
+            yield dict(worker.fetched.state.outlets)[consumer.partition].gone_through
+        else:
+            machine = world.processes[node].host.residents[copy].machine
+            assert machine.above is not None
+            yield machine.above.outlets[consumer.partition].buffer.gone_through
+
+
+# --- view-safe -------------------------------------------------------------------------------------------
+
+
+def check_view(world: World, before: View | None, after: View) -> None:
+    epoch = before.epoch if before is not None else 0
+    demand(after.epoch == epoch + 1, "view-safe", f"view {after.epoch} was stored after {epoch}")
+    for partition in after.partitions if before is not None else ():
+        assert before is not None
+        if before.partitions[partition] == after.partitions[partition]:
+            continue
+        had = holders(world, before, partition)
+        has = holders(world, after, partition)
+        what = f"{partition} is in no living seat of view {after.epoch}, and {had} hold it"
+        demand(bool(has) or not had, "view-safe", what)
+
+
+# --- converged -------------------------------------------------------------------------------------------
+
+
+def check_converged(world: World, lost: bool = False) -> None:
+    view = world.view
+    if view is None:
+        _converged(False, "there is no view")
+        return
+    if lost:
+        _converged(view.lost is not None, f"the state is gone, and view {view.epoch} does not say so")
+        return
+    _converged(view.lost is None, f"the flow is lost: {view.lost}")
+    _check_delivered(world)
+    _check_seats(world, view)
+    for process in world.processes.values():
+        _converged(process.view_epoch == view.epoch, f"{process.name} never saw view {view.epoch}")
+        _check_process(world, process)
+
+
+def _check_delivered(world: World) -> None:
+    flow = world.setup.flow
+    for sink, delivered in world.disk.delivered.items():
+        expected = flow.reference.taken[Partition(sink)].through
+        _converged(delivered == expected, f"{sink} was delivered through {delivered}, not {expected}")
+    for source, trimmed in world.disk.trimmed.items():
+        consumers = flow.topology.consumers(Partition(source))
+        taken = min(flow.reference.taken[consumer].through for consumer in consumers)
+        numbers = [b.number for b in flow.inputs[source] if trimmed < b.number <= taken]
+        _converged(not numbers, f"the log of {source} keeps {numbers}, which all have taken")
+
+
+def _check_seats(world: World, view: View) -> None:
+    controller = world.store.leader.controller
+    for copy, seat in view.seats.items():
+        if seat.status is Status.ACTIVE:
+            _converged(seat.node in world.processes, f"{copy} is active on {seat.node}, which is dead")
+        else:
+            free = [] if world.setup.isolated else controller.eligible(copy)
+            filled = not free and seat.status is Status.DEAD
+            _converged(filled, f"{copy} is {seat.status.name} on {seat.node}, and {free} could take it")
+
+
+def _check_process(world: World, process: Process) -> None:
+    taken = world.setup.flow.reference.taken
+    for copy, resident in process.host.residents.items():
+        _converged(resident.begun, f"{copy} on {process.name} never began")
+        for partition, end in resident.machine.ends.items():
+            live = {r for r, status in end.status.items() if status is not Status.DEAD}
+            attached = end.attached == live
+            _converged(attached, f"{copy} on {process.name}: {partition} is attached by {end.attached}")
+            if isinstance(end, Outlet):
+                kept = [b.number for b in end.buffer if b.number <= taken[partition].through]
+                _converged(not kept, f"{copy} on {process.name} keeps {kept} for {partition}")
+    for copy, worker in process.workers.items():
+        through = taken[copy.partition].through
+        given = worker.given == through or copy.partition not in world.setup.flow.topology.partitions
+        _converged(given, f"{copy} on {process.name} holds {worker.given}, not {through}")
+        lent = [*worker.lent, *worker.taken]
+        _converged(not lent, f"{copy} on {process.name} keeps the snapshots {lent} for no standby")
+
+
+def _converged(condition: bool, what: str) -> None:
+    demand(condition, "converged", what)
+
+
+__all__ = ["NOTHING", "check_converged", "check_kept", "check_view", "holders", "seats_of"]

@@ -1,0 +1,214 @@
+"""Random schedules: faults while data flows, then healing, then everything must have arrived.
+
+One seed makes one schedule. It draws the shape of the flow, its input, how often each kind of choice comes
+(some worlds have slow views, some slow engines, some slow nodes), and which faults come when.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from time import perf_counter
+
+from understudy.sim.checkers import Violation, checkers
+from understudy.sim.faults import FAULTS, RECOVERIES, Fault, heal, may_fire, moving
+from understudy.sim.invariants import check_converged
+from understudy.sim.observing import Observer
+from understudy.sim.shapes import Shape, shape_of
+from understudy.sim.world import Choice, World
+
+STEPS_MAX = 60_000
+#: How often all timers fire in vain before a world counts as at rest: a hung fetch is given up at the second.
+IDLE_ROUNDS = 3
+FAULTS_MAX = 16
+#: How many faults are tried until one can happen.
+ATTEMPTS = 5
+#: What is tried when a state moves, beside the failure of that very step.
+ON_THE_MOVE = ("kill", "kill lender", "kill standby", "sever", "crash", "lead", "suspect", "hung fetch")
+WORDS = {"snap": "snapshot", "fetch": "fetch", "install": "install"}
+
+
+@dataclass(slots=True)
+class Summary:
+    """What some seeds came to."""
+
+    policy: str
+    replicas: int | None = None
+    seeds: int = 0
+    steps: int = 0
+    buckets: int = 0
+    caught_up: int = 0
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    violations: list[tuple[int, Violation]] = field(default_factory=list)
+
+
+def simulate(
+    policy: str,
+    seeds: int,
+    start_seed: int = 0,
+    *,
+    replicas: int | None = None,
+    progress: Callable[[Summary], None] | None = None,
+) -> Summary:
+    """Run this many seeds; stop at the first that fails."""
+    summary = Summary(policy, replicas)
+    began = perf_counter()
+    for seed in range(start_seed, start_seed + seeds):
+        try:
+            world = run_seed(policy, seed, replicas=replicas)
+        except Violation as violation:
+            summary.violations.append((seed, violation))
+            break
+        finally:
+            summary.seconds = perf_counter() - began
+        summary.seeds += 1
+        summary.steps += world.steps
+        summary.buckets += sum(world.disk.sealed.values())
+        summary.caught_up += world.caught_up
+        summary.faults.update(world.faults)
+        if progress is not None:
+            progress(summary)
+    return summary
+
+
+def run_seed(
+    policy: str, seed: int, *, replicas: int | None = None, observers: Iterable[Observer] = ()
+) -> World:
+    """One schedule. Raises `Violation` if an invariant does not hold."""
+    random = Random(f"{policy}/{replicas or ''}/{seed}")
+    return Schedule(shape_of(policy, random, replicas), random, observers).run()
+
+
+class Schedule:
+    """A world under chance."""
+
+    def __init__(self, shape: Shape, random: Random, observers: Iterable[Observer] = ()) -> None:
+        self.random = random
+        flow = shape.setup.flow
+        every = (*checkers(flow.reference), *observers)
+        self.world = World(shape.setup, every, keep=lambda n: random.randint(0, n))
+        for _ in range(shape.setup.nodes + shape.spares):
+            self.world.add_node()
+        self.pace: dict[object, float] = {"feed": 10 ** random.uniform(-2.5, 0)}
+        self.timer_chance = 10 ** random.uniform(-3, -1.3)
+        self.fault_chance = 10 ** random.uniform(-2.5, -1.3)
+        #: How often something fails at each step of a state's movement.
+        self.strike_chance = random.choice((0, 0.1, 0.3))
+        #: How much more often something fails while a standby waits or catches up.
+        self.haste = random.choice((1, 3, 6))
+        self.recovery_chance = 10 ** random.uniform(-2, -1)
+        self.faults_left = random.randint(0, FAULTS_MAX)
+        self.odds = {name: odds * 10 ** random.uniform(-1, 0.5) for name, (_, odds) in FAULTS.items()}
+
+    def run(self) -> World:
+        world = self.world
+        while world.steps < STEPS_MAX:
+            if self.random.random() < self.recovery_chance:
+                name = self.random.choice(list(RECOVERIES))
+                self._let(name, RECOVERIES[name])
+            haste = self.haste if self.faults_left and moving(world) else 1
+            if self.faults_left and self.random.random() < self.fault_chance * haste:
+                self._fault()
+            elif not self._step():
+                if not self.faults_left:
+                    break
+                self._fault()
+        heal(world)
+        while self._step() or self._wait():
+            if world.steps > STEPS_MAX:
+                raise Violation("converged", world.told("it goes on for ever"))
+        try:
+            check_converged(world)
+        except Violation as violation:
+            raise Violation(violation.invariant, world.told(violation.what)) from violation
+        return world
+
+    # --- one step ----------------------------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """Let one thing happen; False if nothing can but timers."""
+        if self.random.random() < self.timer_chance and self._fire(self.world.timers()):
+            return True
+        choices = self.world.choices()
+        if not choices:
+            return False
+        # A request is repeated about as often as a bucket comes.
+        choices += [timer for timer in self.world.timers() if _asks(timer)]
+        weights = [self._weight(choice) for choice in choices]
+        self._take(self.random.choices(choices, weights)[0])
+        return True
+
+    def _weight(self, choice: Choice) -> float:
+        kind = "feed" if choice[0] == "timer" else choice[0]
+        where = choice[-1] if kind == "deliver" else choice[1] if len(choice) > 1 else ""
+        return self._pace_of(kind) * self._pace_of((kind == "view", where))
+
+    def _pace_of(self, what: object) -> float:
+        pace = self.pace.get(what)
+        if pace is None:
+            pace = self.pace[what] = 10 ** self.random.uniform(-1, 0.3)
+        return pace
+
+    def _take(self, choice: Choice) -> None:
+        match choice:
+            case "view", str(name), int(newest):
+                # Some views are never seen.
+                known = self.world.processes[name].view_epoch
+                self.world.take(("view", name, self.random.randint(known + 1, newest)))
+            case (("snap" | "fetch" | "install") as what), *_ if self._strikes():
+                # Just now, when it would have gone on.
+                names = self.random.sample([f"bad {WORDS[what]}", *ON_THE_MOVE], k=ATTEMPTS)
+                next((name for name in names if self._let(name, FAULTS[name][0])), None)
+            case _:
+                self.world.take(choice)
+
+    def _strikes(self) -> bool:
+        struck = self.faults_left > 0 and self.random.random() < self.strike_chance
+        self.faults_left -= struck
+        return struck
+
+    def _fire(self, timers: list[Choice]) -> bool:
+        able = [timer for timer in timers if may_fire(self.world, timer)]
+        if not able:
+            return False
+        # One that waits longer fires less often.
+        delays = [timer[-1] for timer in able if isinstance(timer[-1], int)]
+        self._take(self.random.choices(able, [1 / delay_ms for delay_ms in delays])[0])
+        return True
+
+    def _fault(self) -> None:
+        """Let something fail that can."""
+        self.faults_left -= 1
+        names = self.random.choices(list(self.odds), list(self.odds.values()), k=ATTEMPTS)
+        next((name for name in names if self._let(name, FAULTS[name][0])), None)
+
+    def _let(self, name: str, fault: Fault) -> bool:
+        world = self.world
+        target = fault(world, self.random)
+        if target is None:
+            return False
+        world.faults[name] += 1
+        world.story.append(f"FAULT {name} {target}")
+        for observer in world.observers:
+            observer.fault(name, target)
+        return True
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def _wait(self) -> bool:
+        """Let time pass until something can happen; False if nothing ever will."""
+        world = self.world
+        for _ in range(IDLE_ROUNDS):
+            for timer in sorted(world.timers(), key=lambda each: (each[-1], str(each))):
+                if timer in world.timers() and may_fire(world, timer):
+                    world.take(timer)
+                if world.choices():
+                    return True
+        return False
+
+
+def _asks(timer: Choice) -> bool:
+    return isinstance(timer[2], tuple) and timer[2][0] == "ask"

@@ -1,0 +1,90 @@
+"""Small flows for each policy, drawn by a seed: topology, input, limits, number of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from understudy.core.bucket import Bucket
+from understudy.core.host.host import Limits
+from understudy.core.shape.topology import Topology
+from understudy.sim.flow import Flow
+from understudy.sim.world import Setup
+
+POLICIES = ("none", "pair", "flux", "cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A world to begin with, and how many nodes wait for a seat."""
+
+    setup: Setup
+    spares: int
+
+
+def shape_of(policy: str, random: Random, replicas: int | None = None) -> Shape:
+    """A world of this policy."""
+    match policy:
+        case "none":
+            return Shape(_setup(random, _one_segment(random), replicas or 1, 1), random.randint(0, 1))
+        case "pair":
+            count = replicas or 2
+            return Shape(_setup(random, _one_segment(random), count, count), random.choice((0, 1, 1, 2, 2)))
+        case "flux":
+            count = replicas or 2
+            setup = _setup(random, _segments(random), count, random.randint(count, 5))
+            return Shape(setup, random.randint(0, 3))
+        case "cluster":
+            count = replicas or 2
+            setup = _setup(random, _segments(random), count, count * random.randint(1, 2), isolated=True)
+            return Shape(setup, 0)
+    raise ValueError(f"there is no policy {policy!r}; known are {', '.join(POLICIES)}")
+
+
+def _setup(
+    random: Random, topology: Topology, replicas: int, nodes: int, *, isolated: bool = False
+) -> Setup:
+    limits = Limits(
+        input_buckets_max=random.randint(6, 12),
+        output_buckets_max=random.randint(6, 12),
+        group_buckets_max=random.randint(1, 4),
+    )
+    return Setup(flow_of(topology, random), replicas, nodes, isolated=isolated, limits=limits)
+
+
+def flow_of(topology: Topology, random: Random, buckets_max: int = 24) -> Flow:
+    """A flow with input of its own: sparse numbers, few rows, some buckets empty."""
+    count = random.randint(4, buckets_max)
+    last = 2 * count
+    inputs = {}
+    for source in topology.sources:
+        numbers = sorted(random.sample(range(last), count - 1))
+        inputs[source] = [_bucket(number, random) for number in (*numbers, last)]
+    return Flow(topology, inputs, {name: random.randint(0, 1) for name in topology.inputs})
+
+
+def _bucket(number: int, random: Random) -> Bucket:
+    rows = sorted((random.randrange(20), random.randrange(1, 9)) for _ in range(random.randrange(4)))
+    return Bucket(number, tuple(rows) or None, len(rows))
+
+
+def _one_segment(random: Random) -> Topology:
+    """A whole flow in one engine: one or two sources, one or two sinks."""
+    sources = ("a", "b")[: random.choice((1, 1, 2))]
+    sinks = ("x", "y")[: random.choice((1, 1, 2))]
+    return Topology({"f": sources}, {"f": 1}, dict.fromkeys(sinks, "f"))
+
+
+def _segments(random: Random) -> Topology:
+    """One to three segments of one to three partitions: a chain, two that meet, or one that reads both."""
+    counts = {name: random.randint(1, 3) for name in ("f", "g", "h")}
+    shapes: tuple[tuple[dict[str, tuple[str, ...]], dict[str, str]], ...] = (
+        ({"f": ("a",)}, {"x": "f"}),
+        ({"f": ("a",), "g": ("f",)}, {"x": "g"}),
+        ({"f": ("a",), "g": ("f",)}, {"x": "g", "y": "f"}),
+        ({"f": ("a",), "g": ("f",), "h": ("g",)}, {"x": "h"}),
+        ({"f": ("a",), "g": ("b",), "h": ("f", "g")}, {"x": "h"}),
+        ({"f": ("a",), "g": ("a", "f")}, {"x": "g"}),
+    )
+    inputs, sinks = random.choice(shapes)
+    return Topology(inputs, {name: counts[name] for name in inputs}, sinks)
