@@ -1,0 +1,45 @@
+"""Random fault schedules for every policy, with all faults on: no invariant may break, and all must converge."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy.sim.schedules import Summary, simulate
+
+#: Policy, replicas, seeds. More on demand: `understudy simulate`.
+WORLDS = [
+    ("none", None, 150),
+    ("pair", None, 250),
+    ("pair", 3, 150),
+    ("flux", None, 60),
+    ("cluster", None, 80),
+]
+
+
+def schedules(policy: str, replicas: int | None, seeds: int) -> Summary:
+    summary = simulate(policy, seeds, replicas=replicas)
+    assert summary.violations == [], f"seed {summary.violations[0][0]} of {policy}"
+    return summary
+
+
+@pytest.mark.parametrize(("policy", "replicas", "seeds"), WORLDS)
+def test_no_schedule_breaks_an_invariant(policy: str, replicas: int | None, seeds: int) -> None:
+    summary = schedules(policy, replicas, seeds)
+    assert summary.seeds == seeds
+    assert summary.buckets > 0
+    # A world in which nothing fails proves nothing.
+    for fault in ("kill", "sever", "crash", "stall", "expire", "suspect", "leaderless", "lead", "refuse"):
+        assert summary.faults[fault] > 0, f"{fault} never happened"
+
+
+@pytest.mark.parametrize(("policy", "replicas"), [("pair", None), ("pair", 3), ("flux", None)])
+def test_schedules_harm_the_movement_of_a_state(policy: str, replicas: int | None) -> None:
+    summary = schedules(policy, replicas, 40)
+    assert summary.caught_up > 0
+    moving = ("kill lender", "kill standby", "bad fetch", "bad snapshot", "bad install", "hung fetch", "move")
+    assert sum(summary.faults[fault] > 0 for fault in moving) >= 4
+
+
+def test_one_seed_makes_one_schedule() -> None:
+    first, again = (simulate("pair", 3, 77) for _ in range(2))
+    assert (first.steps, first.faults, first.buckets) == (again.steps, again.faults, again.buckets)
