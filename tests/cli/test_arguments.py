@@ -63,7 +63,7 @@ def test_every_command_has_help_with_an_example_that_parses(
         (["move", "sessions/0:", "node-1"], "is not a partition"),
         (["move", "sessions:1", "node-1"], "is not a partition"),
         (["drain"], "NODE"),
-        (["simulate", "--policy", "cluster"], "invalid choice: 'cluster'"),
+        (["simulate", "--policy", "magic"], "invalid choice: 'magic'"),
         (["check"], "HISTORY"),
         (["simulate", "--seeds", "0"], "must be at least 1"),
     ],
@@ -226,11 +226,11 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.Ca
     assert "cannot be made: Not a directory" in capsys.readouterr().err
 
 
-def test_simulate_explores_a_small_world_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--explore", "1", "--kills", "0"]) == 0
-    assert "no violation" in capsys.readouterr().out
-    assert main(["simulate", "--explore", "1", "--policy", "none"]) == 2
-    assert "pair only" in capsys.readouterr().err
+def test_simulate_takes_replicas_where_the_policy_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--replicas", "3", "--seeds", "2"]) == 0
+    assert "no failing" in capsys.readouterr().out
+    assert main(["simulate", "--policy", "none", "--replicas", "3", "--seeds", "2"]) == 2
+    assert "has no parameter 'replicas'" in capsys.readouterr().err
 
 
 def test_simulate_sums_up_what_happened(capsys: pytest.CaptureFixture[str]) -> None:

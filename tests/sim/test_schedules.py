@@ -1,4 +1,4 @@
-"""Random fault schedules for every policy, with all faults on: no invariant may break, and all must converge."""
+"""Random fault schedules for every policy, with all faults on: no invariant breaks, and all converge."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ _HEAP_MB_MIN = 480
 SIGNALS = ("KILL", "STOP", "CONT", "TERM")
 #: What replicas 0 and 1 of a pair are called.
 _REPLICAS = {"PRIM": 0, "SEC": 1}
-_SIMULATED = ("flux", "none", "pair")
 
 
 def parser() -> ArgumentParser:
@@ -221,21 +220,15 @@ def _simulate(commands: Any) -> None:
         commands,
         "simulate",
         "run the protocols under random faults in virtual time",
-        "One seed makes one schedule. A seed that fails is printed and can be run again. With --explore, "
-        "every schedule of a world of so many buckets is tried instead: of one pair, or with the policy "
-        "flux of a pair of producers and a pair of consumers.",
-        "understudy simulate --policy pair --seeds 1000\n  understudy simulate --policy flux --explore 1",
+        "One seed makes one schedule, with every kind of fault. A seed that fails is printed and can be run "
+        "again.",
+        "understudy simulate --policy pair --seeds 1000\n"
+        "  understudy simulate --policy pair --replicas 3 --seeds 1000",
     )
-    made.add_argument("--policy", choices=_SIMULATED, default="pair", help="the policy to try")
+    made.add_argument("--policy", choices=sorted(POLICIES), default="pair", help="the policy to try")
+    _replicas(made)
     made.add_argument("--seeds", type=_count(1), default=1000, metavar="N", help="how many seeds (1000)")
     made.add_argument("--seed", type=_count(0), default=0, metavar="S", help="the first seed (0)")
-    made.add_argument(
-        "--explore", type=_count(1), metavar="BUCKETS", help="try every schedule of so many buckets"
-    )
-    made.add_argument("--kills", type=_count(0), default=1, metavar="N", help="with --explore: kills (1)")
-    made.add_argument(
-        "--gateway-crashes", type=_count(0), default=0, metavar="N", help="with --explore: crashes (0)"
-    )
 
 
 def _explain(commands: Any) -> None:

@@ -1,7 +1,4 @@
-"""`understudy simulate`: random fault schedules in virtual time, or every schedule of a small world.
-
-Either way with progress and a summary.
-"""
+"""`understudy simulate`: random fault schedules in a simulated world, with progress and a summary."""
 
 from __future__ import annotations
 
@@ -13,13 +10,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from understudy.flow.errors import UserError
-from understudy.sim.checkers import Violation
-from understudy.sim.exchange_schedules import simulate_exchange
-from understudy.sim.explore import Bounds, explore
-from understudy.sim.explore_quartet import QuartetBounds, explore_quartet
-from understudy.sim.random_schedules import Summary, simulate
-from understudy.sim.search import Explored
+from understudy.flow.policy import policy_named
+from understudy.sim.schedules import Summary, simulate
 
 T = TypeVar("T")
 
@@ -28,43 +20,17 @@ _LINE_EVERY_S = 5.0
 
 
 def execute(arguments: Namespace) -> int:
-    if arguments.explore is not None:
-        return _explore(arguments)
     console = Console()
     if console.is_terminal:
         summary = _with_bar(arguments, console)
     else:
         summary = _with_lines(arguments)
     print(_told(summary))
+    again = f"--policy {summary.policy}" + (f" --replicas {summary.replicas}" if summary.replicas else "")
     for seed, violation in summary.violations:
         print(f"\nseed {seed} fails:\n{violation}\n")
-        print(f"Run it again: understudy simulate --policy {summary.policy} --seed {seed} --seeds 1")
+        print(f"Run it again: understudy simulate {again} --seed {seed} --seeds 1")
     return 1 if summary.violations else 0
-
-
-def _explore(arguments: Namespace) -> int:
-    tell = _now_and_then(_explored_so_far)
-    buckets, kills, crashes = arguments.explore, arguments.kills, arguments.gateway_crashes
-    if arguments.policy == "flux" and crashes:
-        raise UserError("--explore with the policy flux knows kills only; leave out --gateway-crashes.")
-    try:
-        match arguments.policy:
-            case "pair":
-                small = Bounds(buckets=buckets, spares=kills, kills=kills, gateway_crashes=crashes)
-                explored = explore(small, progress=tell)
-            case "flux":
-                explored = explore_quartet(QuartetBounds(buckets=buckets, kills=kills), progress=tell)
-            case other:
-                raise UserError(f"--explore knows the policies flux and pair only, not {other}.")
-    except Violation as violation:
-        print(violation)
-        return 1
-    print(
-        f"every schedule of {buckets} buckets with {kills} kills and {crashes} gateway crashes at any point: "
-        f"{explored.states:,} states, {explored.steps:,} steps, {explored.ends:,} ends in "
-        f"{explored.seconds:.0f} s, no violation"
-    )
-    return 0
 
 
 def _with_bar(arguments: Namespace, console: Console) -> Summary:
@@ -81,10 +47,6 @@ def _with_lines(arguments: Namespace) -> Summary:
     return _simulate(arguments, _now_and_then(so_far))
 
 
-def _explored_so_far(explored: Explored) -> str:
-    return f"{explored.states:,} states, {explored.steps:,} steps"
-
-
 def _now_and_then(told: Callable[[T], str]) -> Callable[[T], None]:
     """Print what is told of the progress, but not every time."""
     last_s = time.monotonic()
@@ -99,9 +61,10 @@ def _now_and_then(told: Callable[[T], str]) -> Callable[[T], None]:
 
 
 def _simulate(arguments: Namespace, progress: Callable[[Summary], None]) -> Summary:
-    if arguments.policy == "flux":
-        return simulate_exchange(arguments.seeds, arguments.seed, progress=progress)
-    return simulate(arguments.policy, arguments.seeds, arguments.seed, progress=progress)
+    policy_named(arguments.policy, **({} if arguments.replicas is None else {"replicas": arguments.replicas}))
+    return simulate(
+        arguments.policy, arguments.seeds, arguments.seed, replicas=arguments.replicas, progress=progress
+    )
 
 
 def _told(summary: Summary) -> str:

@@ -126,9 +126,7 @@ def _replica_sure(world: World, node: str) -> bool:
     for view in views(world):
         replicas = {copy.replica for copy in view.copies_on(node)}
         whole = [
-            r
-            for r in range(world.setup.replicas)
-            if r not in replicas and _whole(world, view, r, unsure)
+            r for r in range(world.setup.replicas) if r not in replicas and _whole(world, view, r, unsure)
         ]
         if not whole:
             return False
@@ -381,11 +379,7 @@ def undrain(world: World, random: Random) -> str | None:
 
 def _failing(what: str) -> Fault:
     def fail(world: World, random: Random) -> str | None:
-        able = [
-            choice
-            for choice in world.choices()
-            if choice[0] == what and _may_fail(world, choice)
-        ]
+        able = [choice for choice in world.choices() if choice[0] == what and _may_fail(world, choice)]
         if not able:
             return None
         choice = random.choice(able)

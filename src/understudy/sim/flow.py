@@ -99,7 +99,7 @@ class Reference:
         out: dict[Partition, dict[BucketId, Rows]] = {}
         buckets = [Bucket(n, ((partition, rows),)) for n, rows in stream.rows.items()]
         for bucket in (*buckets, Bucket(stream.through)):
-            if bucket.number == engine.position or bucket.number == NOTHING:
+            if bucket.number in (engine.position, NOTHING):
                 continue
             for consumer, run in engine.advance([bucket]):
                 for made in run:

@@ -1,10 +1,11 @@
 """The invariants that take a look at the whole world.
 
-    kept        a bucket that a living copy has not taken is kept by a living copy of its producer, by a state
-                on its way to one, or by the source's log
-    view-safe   no view leaves a partition without a living holder of its state that had one in the view before
-    converged   once nothing fails any more and the world has come to rest: everything is delivered, every seat
-                that can be filled is active, and nothing is kept that no copy needs
+kept        a bucket that a living copy has not taken is kept by a living copy of its producer, by a state
+            on its way to one, or by the source's log
+view-safe   no view leaves a partition without a living holder of its state that had one in the view
+before converged   once nothing fails any more and the world has come to rest: everything is delivered,
+every seat
+            that can be filled is active, and nothing is kept that no copy needs
 """
 
 from __future__ import annotations
@@ -84,7 +85,11 @@ def _gone(world: World, view: View, producer: Partition, consumer: Copy) -> Iter
         yield max(in_log, outlet.buffer.gone_through) if outlet is not None else in_log
         return
     for copy, node in holders(world, view, producer).items():
-        if world.setup.isolated and consumer.partition in view.partitions and copy.replica != consumer.replica:
+        if (
+            world.setup.isolated
+            and consumer.partition in view.partitions
+            and copy.replica != consumer.replica
+        ):
             continue
         worker = world.processes[node].workers[copy]
         if worker.fetched is not None:

@@ -158,7 +158,7 @@ class Schedule:
                 # Some views are never seen.
                 known = self.world.processes[name].view_epoch
                 self.world.take(("view", name, self.random.randint(known + 1, newest)))
-            case (("snap" | "fetch" | "install") as what), *_ if self._strikes():
+            case ((("snap" | "fetch" | "install") as what), *_) if self._strikes():
                 # Just now, when it would have gone on.
                 names = self.random.sample([f"bad {WORDS[what]}", *ON_THE_MOVE], k=ATTEMPTS)
                 next((name for name in names if self._let(name, FAULTS[name][0])), None)

@@ -41,9 +41,7 @@ def shape_of(policy: str, random: Random, replicas: int | None = None) -> Shape:
     raise ValueError(f"there is no policy {policy!r}; known are {', '.join(POLICIES)}")
 
 
-def _setup(
-    random: Random, topology: Topology, replicas: int, nodes: int, *, isolated: bool = False
-) -> Setup:
+def _setup(random: Random, topology: Topology, replicas: int, nodes: int, *, isolated: bool = False) -> Setup:
     limits = Limits(
         input_buckets_max=random.randint(6, 12),
         output_buckets_max=random.randint(6, 12),

@@ -2,7 +2,8 @@
 
 The leader reads levels, not edges: it compares which nodes are members with those it has been told of. It
 handles one event at a time, and the next only when all views that the last one led to are stored. A leader
-that is replaced can store nothing more; the next one begins from what is stored. A report stays in the store until the views that reflect it are stored, so the next leader reads it again.
+that is replaced can store nothing more; the next one begins from what is stored. A report stays in the
+store until the views that reflect it are stored, so the next leader reads it again.
 """
 
 from __future__ import annotations

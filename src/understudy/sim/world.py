@@ -251,9 +251,10 @@ class World:
                 found.append(("snap", name, copy))
             if worker.fetched is not None:
                 found.append(("install", name, copy))
-            elif worker.fetching is not None and not worker.hangs:
-                if worker.fetching.node not in self.stalled:
-                    found.append(("fetch", name, copy))
+            elif (
+                worker.fetching is not None and not worker.hangs and worker.fetching.node not in self.stalled
+            ):
+                found.append(("fetch", name, copy))
         if name not in self.away:
             if process.view_epoch < len(self.store.views):
                 found.append(("view", name, len(self.store.views)))
@@ -332,7 +333,7 @@ class World:
                 self._act(name, ("event", ViewSeen(self.store.views[epoch - 1])))
             case "timer", str(name), key, *_:
                 self._act(name, ("timer", key))
-            case "restart",:
+            case ("restart",):
                 self.start_gateway()
             case _:
                 self._take_in_store(choice)
@@ -351,7 +352,7 @@ class World:
                 store.fire(key)
             case "expire", str(node):
                 store.expire(node)
-            case "publish",:
+            case ("publish",):
                 before = store.view
                 view = store.publish()
                 check_view(self, before, view)
