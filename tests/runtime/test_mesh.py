@@ -1,33 +1,46 @@
-"""The mesh between processes, over real connections."""
+"""The mesh between processes, over real connections; with hosts that decide which connection counts."""
 
 from __future__ import annotations
 
+import itertools
 import queue
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from understudy.core.flux_view import FluxView
-from understudy.core.parcels import Here, Parcel, Relay
 
-from understudy.core.host import GATEWAY
+from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.parcels import Began, Here, Parcel, Relay
 from understudy.core.shape.partition import Copy, Partition
-from understudy.core.view import Seat, Slot, Status, View
+from understudy.core.shape.topology import chain_of
+from understudy.core.view.view import Seat, Seats, Status, View
+from understudy.flow.policy import POLICIES
 from understudy.runtime.actor import Actor
-from understudy.runtime.mesh import VIEWS_KEPT, Mesh, RecentViews
+from understudy.runtime.hosting import Hosting
+from understudy.runtime.mesh import PURPOSE, VIEWS_KEPT, Mesh, RecentViews
 from understudy.runtime.settings import RunSettings
-from understudy.runtime.transport.endpoint import Endpoint
+from understudy.runtime.transport.channel import Channel
+from understudy.runtime.transport.endpoint import Endpoint, Refused, connect
+from understudy.runtime.transport.parcels import frames_of, parcel_of
 from understudy.runtime.transport.wire import Frame
 
 WAIT_S = 10.0
+Heard = tuple[str, str, Any]
+
+
+def settings_in(folder: Path) -> RunSettings:
+    return RunSettings("run", "flow.py", str(folder), "", policy=replace(POLICIES["pair"], silence_ms=500))
 
 
 class Process:
-    """A process with nothing but its mesh; what it hears waits in `heard`."""
+    """A process with nothing but its mesh. What it hears waits in `heard`, with the connection's serial."""
 
     def __init__(self, name: str, settings: RunSettings, addresses: dict[str, str]) -> None:
         self.name, self.settings, self.addresses = name, settings, addresses
-        self.heard: queue.Queue[tuple[str, str, object]] = queue.Queue()
+        self.heard: queue.Queue[Heard] = queue.Queue()
         self.endpoint = Endpoint(beat_s=settings.beat_s, silence_s=settings.silence_s)
         self.actor = Actor(name, lambda error: self.heard.put(("failed", name, error)))
         self.mesh = Mesh(name, settings, self.actor, self, addresses.get)
@@ -35,23 +48,35 @@ class Process:
         self.endpoint.ready()
         addresses[name] = self.endpoint.address
 
-    def peer_up(self, node: str) -> None:
-        self.heard.put(("up", node, None))
+    def peer_up(self, node: str, serial: int) -> None:
+        self.heard.put(("up", node, serial))
 
-    def peer_down(self, node: str) -> None:
-        self.heard.put(("down", node, None))
+    def peer_down(self, node: str, serial: int) -> None:
+        self.heard.put(("down", node, serial))
 
-    def parcel_arrived(self, node: str, parcel: Parcel) -> None:
-        self.heard.put(("parcel", node, parcel))
+    def parcel_arrived(self, node: str, serial: int, parcel: Parcel, cause: int) -> None:
+        self.heard.put(("parcel", node, (parcel, cause, serial)))
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
-        self.heard.put(("frame", node, frame.kind))
+        self.heard.put(("frame", node, frame.head))
 
     def want(self, *nodes: str) -> None:
         self.actor.post(self.mesh.want, set(nodes))
 
-    def next(self) -> tuple[str, str, object]:
+    def send(self, node: str, parcel: Parcel, cause: int = 0) -> None:
+        self.actor.post(self.mesh.send, node, parcel, cause)
+
+    def cut(self, node: str, serial: int) -> None:
+        self.actor.post(self.mesh.cut, node, serial, "for a test")
+
+    def next(self) -> Heard:
         return self.heard.get(timeout=WAIT_S)
+
+    def parcel(self) -> Parcel:
+        what, _, (parcel, _, _) = self.next()
+        assert what == "parcel"
+        found: Parcel = parcel
+        return found
 
     def end(self) -> None:
         self.actor.end()
@@ -61,112 +86,364 @@ class Process:
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[dict[str, Process]]:
-    settings = RunSettings("run", "flow.py", str(tmp_path), "", silence_ms=500)
     addresses: dict[str, str] = {}
-    made = {name: Process(name, settings, addresses) for name in ("node-1", "node-2", GATEWAY)}
+    names = ("node-1", "node-2", GATEWAY)
+    made = {name: Process(name, settings_in(tmp_path), addresses) for name in names}
     yield made
     for process in made.values():
         process.end()
 
 
-def connected(processes: dict[str, Process], to: str = "node-2") -> tuple[Process, Process]:
+def connected(processes: dict[str, Process], to: str = "node-2") -> tuple[Process, Process, int]:
+    """Two processes that are connected, and their connection's serial."""
     one, other = processes["node-1"], processes[to]
     one.want(other.name)
     other.want(one.name)
-    assert one.next() == ("up", other.name, None)
-    assert other.next() == ("up", one.name, None)
-    return one, other
+    what, node, serial = one.next()
+    assert (what, node) == ("up", other.name)
+    assert other.next() == ("up", one.name, serial)
+    return one, other, serial
 
 
-def cut_between(one: Process, other: Process) -> None:
-    """Cut the connection, and see that both hear of it and have it again."""
-    one.actor.post(one.mesh.cut, other.name, "for a test")
-    assert [one.next()[0], one.next()[0]] == ["down", "up"]
-    assert [other.next()[0], other.next()[0]] == ["down", "up"]
+def cut_between(one: Process, other: Process, serial: int) -> int:
+    """Cut the connection, see that both hear of it and have it again; the serial of the new one."""
+    one.cut(other.name, serial)
+    assert one.next() == ("down", other.name, serial)
+    assert other.next() == ("down", one.name, serial)
+    what, _, later = one.next()
+    assert (what, other.next()) == ("up", ("up", one.name, later))
+    return int(later)
 
 
 def here(index: int) -> Here:
-    return Here(Copy(Partition("f", index), Slot.PRIM), 1)
+    return Here(Copy(Partition("f", index)), 1)
 
 
-@pytest.mark.parametrize("pair", [("node-1", "node-2"), ("node-1", GATEWAY)])
+@pytest.mark.parametrize("to", ["node-2", GATEWAY])
 def test_two_processes_that_need_each_other_are_connected_once(
-    processes: dict[str, Process], pair: tuple[str, str]
+    processes: dict[str, Process], to: str
 ) -> None:
-    one, other = (processes[name] for name in pair)
-    one.want(other.name)
-    other.want(one.name)
-    assert one.next() == ("up", other.name, None)
-    assert other.next() == ("up", one.name, None)
+    one, other, serial = connected(processes, to)
     for index in range(3):
-        one.actor.post(one.mesh.send, other.name, here(index))
-    assert [other.next() for _ in range(3)] == [("parcel", one.name, here(index)) for index in range(3)]
-    other.actor.post(other.mesh.send, one.name, here(9))
-    assert one.next() == ("parcel", other.name, here(9))
+        one.send(other.name, here(index), 70 + index)
+    told = [("parcel", one.name, (here(index), 70 + index, serial)) for index in range(3)]
+    assert [other.next() for _ in range(3)] == told, "in order, each with its cause"
+    other.send(one.name, here(9), 80)
+    assert one.next() == ("parcel", other.name, (here(9), 80, serial))
+    assert (one.heard.empty(), other.heard.empty()) == (True, True)
 
 
-def test_a_connection_that_is_cut_is_told_and_made_again(processes: dict[str, Process]) -> None:
-    one, other = connected(processes)
-    cut_between(one, other)
-
-
-def test_only_a_process_that_is_wanted_can_be_absent(processes: dict[str, Process]) -> None:
-    one, other = processes["node-1"], processes["node-2"]
-    one.want(other.name, "node-9")
-    other.want(one.name)
-    one.next()
-    assert one.actor.ask(lambda: one.mesh.absent(0.0)) == ["node-9"]
-    one.want()
-    other.want()
-    assert one.next() == ("down", other.name, None)
-    assert one.actor.ask(lambda: one.mesh.absent(0.0)) == []
+def test_how_another_process_is_doing_is_no_parcel(processes: dict[str, Process]) -> None:
+    one, other, _ = connected(processes)
+    one.actor.post(one.mesh.tell, other.name, Frame({"kind": "stats", "rows_in": 4}))
+    assert other.next() == ("frame", one.name, {"kind": "stats", "rows_in": 4})
 
 
 def test_what_is_no_parcel_costs_the_connection(processes: dict[str, Process]) -> None:
-    one, other = connected(processes)
-    one.actor.post(one.mesh.tell, other.name, Frame({"kind": "gossip"}))
-    assert other.next()[0] == "down"
+    one, other, serial = connected(processes)
+    one.actor.post(one.mesh.tell, other.name, Frame({"kind": "gossip", "cause": 1}))
+    assert other.next() == ("down", one.name, serial)
+    assert one.next() == ("down", other.name, serial)
+
+
+def test_a_connection_that_is_cut_is_told_and_made_again_under_a_greater_serial(
+    processes: dict[str, Process],
+) -> None:
+    one, other, serial = connected(processes)
+    assert cut_between(one, other, serial) > serial
+
+
+def test_cutting_a_connection_that_is_gone_leaves_the_next_one_alone(processes: dict[str, Process]) -> None:
+    one, other, first = connected(processes)
+    second = cut_between(one, other, first)
+    one.cut(other.name, first)
+    one.send(other.name, here(1))
+    assert other.next() == ("parcel", one.name, (here(1), 0, second))
+
+
+def test_who_is_no_longer_needed_is_let_go_of_and_later_called_under_a_greater_serial(
+    processes: dict[str, Process],
+) -> None:
+    one, other, serial = connected(processes)
+    other.want()
+    assert one.next() == ("down", other.name, serial)
+    assert other.next() == ("down", one.name, serial)
+    other.want(one.name)
+    what, _, later = one.next()
+    assert what == "up"
+    assert later > serial
+    assert other.next() == ("up", one.name, later)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {},
+        {"node": "node-9"},
+        {"node": "", "serial": 1},
+        {"node": 7, "serial": 1},
+        {"node": "a", "serial": "1"},
+    ],
+)
+def test_who_does_not_say_who_it_is_and_which_attempt_is_not_let_in(
+    processes: dict[str, Process], hello: dict[str, Any]
+) -> None:
+    one = processes["node-1"]
+    with pytest.raises(Refused, match="must name itself and number its attempts"):
+        connect(one.endpoint.address, PURPOSE, hello, on_open=ignore, on_frame=ignore, on_closed=ignore)
+    assert one.heard.empty()
+
+
+def ignore(_: object) -> None:
+    pass
+
+
+# --- two connections to one process -----------------------------------------------------------------------
+
+
+class Caller:
+    """A connection that calls itself node-9 and numbers its attempt as the test says."""
+
+    def __init__(self, address: str, serial: int) -> None:
+        self.arrived: queue.Queue[tuple[Parcel, int]] = queue.Queue()
+        self.closed = threading.Event()
+        opened: queue.Queue[Channel] = queue.Queue()
+        hello = {"node": "node-9", "serial": serial}
+        told: dict[str, Any] = {
+            "on_open": opened.put,
+            "on_frame": lambda frame: self.arrived.put(parcel_of(frame)),
+            "on_closed": lambda _why: self.closed.set(),
+        }
+        threading.Thread(target=connect, args=(address, PURPOSE, hello), kwargs=told, daemon=True).start()
+        self.channel = opened.get(timeout=WAIT_S)
+
+    def say(self, parcel: Parcel) -> None:
+        self.channel.send(*frames_of(parcel))
+
+
+@pytest.mark.parametrize("serials", [(5, 6), (6, 5)])
+def test_of_two_connections_the_one_with_the_greater_serial_carries_what_is_sent(
+    processes: dict[str, Process], serials: tuple[int, int]
+) -> None:
+    one = processes["node-1"]
+    callers = {}
+    for serial in serials:
+        callers[serial] = Caller(one.endpoint.address, serial)
+        assert one.next() == ("up", "node-9", serial)
+    one.send("node-9", here(1))
+    assert callers[6].arrived.get(timeout=WAIT_S) == (here(1), 0)
+    for serial, caller in callers.items():
+        caller.say(here(serial))
+        assert one.next() == ("parcel", "node-9", (here(serial), 0, serial)), "the owner decides which counts"
+    one.cut("node-9", 5)
+    assert one.next() == ("down", "node-9", 5)
+    assert callers[5].closed.wait(WAIT_S)
+    one.cut("node-9", 6)
+    assert one.next() == ("down", "node-9", 6)
+    one.send("node-9", here(2))
+    assert callers[6].arrived.empty()
+
+
+# --- hosts on meshes ---------------------------------------------------------------------------------------
+
+
+class Hosted(Hosting):
+    """A process with a host, whose engines need nothing. `seen` wakes when anything was handled."""
+
+    def __init__(self, name: str, settings: RunSettings, addresses: dict[str, str]) -> None:
+        self.cuts: list[tuple[str, int, str]] = []
+        self.reports: list[object] = []
+        self.failures: list[BaseException] = []
+        self.up: list[tuple[str, int]] = []
+        self.changed = threading.Condition()
+        self.endpoint = Endpoint(beat_s=settings.beat_s, silence_s=settings.silence_s)
+        actor = Actor(name, self.failures.append)
+        super().__init__(Host(name, SHAPE), settings, actor, addresses.get, self.reports.append)
+        self.mesh.listen_on(self.endpoint)
+        self.endpoint.ready()
+        addresses[name] = self.endpoint.address
+
+    def handled(self, event: object) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def peer_up(self, node: str, serial: int) -> None:
+        self.up.append((node, serial))
+        super().peer_up(node, serial)
+
+    def cut(self, node: str, serial: int, why: str) -> None:
+        self.cuts.append((node, serial, why))
+        super().cut(node, serial, why)
+
+    def start(self, copy: Copy, epoch: int) -> None: ...
+    def wait(self, copy: Copy, epoch: int) -> None: ...
+    def leave(self, copy: Copy, epoch: int) -> None: ...
+    def fetch(self, wanted: Any) -> None: ...
+    def process(self, copy: Copy, epoch: int, buckets: Any) -> None: ...
+    def snapshot(self, copy: Copy, epoch: int, version: int) -> None: ...
+    def lend(self, copy: Copy, epoch: int, state: Any) -> None: ...
+    def unlend(self, copy: Copy, epoch: int, version: int) -> None: ...
+
+    def until(self, what: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(what, WAIT_S), (self.up, self.cuts, self.failures)
+
+    @property
+    def standing(self) -> dict[str, int]:
+        """The connections that the host goes by."""
+        return {node: serial for node, serial in self.host._up.items() if node != self.host.name}
+
+    def finish(self) -> None:
+        self._actor.end()
+        self.end()
+        self.endpoint.end()
+
+
+SHAPE = chain_of(low=1, high=1)
+LOW, HIGH = Partition("low"), Partition("high")
+
+
+def seated(epoch: int, low: str, high: str) -> View:
+    """One copy of each partition; the two need each other if they sit on different nodes."""
+    return View(
+        epoch,
+        {p: Seats(epoch, (Seat(node, epoch, Status.ACTIVE),)) for p, node in ((LOW, low), (HIGH, high))},
+    )
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Hosted, Hosted]]:
+    addresses: dict[str, str] = {}
+    made = [Hosted(name, settings_in(tmp_path), addresses) for name in ("node-1", "node-2")]
+    yield made[0], made[1]
+    for each in made:
+        each.finish()
+        assert each.failures == []
+
+
+def see(view: View, *hosts: Hosted) -> None:
+    for each in hosts:
+        each.on_view(view)
+
+
+def test_a_link_that_was_dropped_and_made_anew_is_taken_for_newer_by_the_other_side(
+    pair: tuple[Hosted, Hosted],
+) -> None:
+    one, other = pair
+    serials: list[int] = []
+    for epoch in itertools.count(1, 2):
+        see(seated(epoch, "node-1", "node-2"), one, other)
+        for each, peer in ((one, "node-2"), (other, "node-1")):
+            each.until(lambda each=each, peer=peer: peer in each.standing)  # type: ignore[misc]
+        serials.append(one.standing["node-2"])
+        if len(serials) == 4:
+            break
+        # Both copies on one node: the connection is not needed any more.
+        see(seated(epoch + 1, "node-1", "node-1"), one, other)
+        for each in pair:
+            each.until(lambda each=each: not each.standing)  # type: ignore[misc]
+    assert serials == sorted(set(serials))
+    assert [serial for _, serial in one.up] == serials, "no attempt was refused"
+    assert one.cuts == other.cuts == []
+
+
+def test_a_host_cuts_the_older_of_two_connections_and_a_late_one_that_was_given_up(
+    pair: tuple[Hosted, Hosted],
+) -> None:
+    one, _ = pair
+    old = Caller(one.endpoint.address, 5)
+    one.until(lambda: one.standing == {"node-9": 5})
+    new = Caller(one.endpoint.address, 6)
+    one.until(lambda: one.standing == {"node-9": 6})
+    assert old.closed.wait(WAIT_S)
+    late = Caller(one.endpoint.address, 4)
+    assert late.closed.wait(WAIT_S)
+    assert [(serial, why) for _, serial, why in one.cuts] == [
+        (5, "a newer connection took its place"),
+        (4, "a newer connection took its place"),
+    ]
+    assert one.standing == {"node-9": 6}
+    assert not new.closed.is_set()
+
+
+def test_what_breaks_the_protocol_costs_that_connection_alone(pair: tuple[Hosted, Hosted]) -> None:
+    one, other = pair
+    see(seated(1, "node-1", "node-2"), one, other)
+    for each, peer in ((one, "node-2"), (other, "node-1")):
+        each.until(lambda each=each, peer=peer: peer in each.standing)  # type: ignore[misc]
+    stranger = Caller(one.endpoint.address, 1)
+    one.until(lambda: "node-9" in one.standing)
+    stranger.say(Relay(replace(seated(2, "node-1", "node-2"), partitions={})))
+    assert stranger.closed.wait(WAIT_S)
+    ((node, serial, why),) = one.cuts
+    assert (node, serial) == ("node-9", 1)
+    assert "does not follow" in why
+    one.until(lambda: list(one.standing) == ["node-2"])
+
+
+def test_a_cause_is_the_number_of_the_event_at_its_sender(pair: tuple[Hosted, Hosted]) -> None:
+    """So that the stories of two processes can be read side by side."""
+    one, _ = pair
+    caller = Caller(one.endpoint.address, 1)
+    one.until(lambda: "node-9" in one.standing)
+    see(seated(1, "node-1", "node-9"), one)
+    one.post(Began(Copy(LOW), 1))
+    told = [caller.arrived.get(timeout=WAIT_S) for _ in range(2)]
+    assert [parcel for parcel, _ in told] == [Relay(seated(1, "node-1", "node-9")), Here(Copy(LOW), 1)]
+    ((first, second), story) = ([cause for _, cause in told], one._actor.ask(one.host.story))
+    assert first == second == 3
+    assert f"{first:>8} Began(" in story
 
 
 # --- views -----------------------------------------------------------------------------------------------
 
 
-def view(epoch: int, partitions: int = 100) -> FluxView:
+def view(epoch: int, partitions: int = 100) -> View:
     """Every epoch changes one partition of many."""
-    views = {
-        Partition("f", index): View(
-            newest := max(1, epoch - (epoch - index) % partitions),
-            {slot: Seat(f"node-{slot.value}", newest, Status.ACTIVE) for slot in Slot},
-        )
-        for index in range(partitions)
-    }
-    return FluxView(epoch, views)
+    seats = {}
+    for index in range(partitions):
+        newest = max(1, epoch - (epoch - index) % partitions)
+        both = tuple(Seat(f"node-{replica}", newest, Status.ACTIVE) for replica in range(2))
+        seats[Partition("f", index)] = Seats(newest, both)
+    return View(epoch, seats)
 
 
-def test_views_arrive_whole_though_only_changes_are_sent(processes: dict[str, Process]) -> None:
-    one, other = connected(processes)
+def test_views_arrive_whole_though_only_changes_are_sent(
+    processes: dict[str, Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    honest = Channel.send
+
+    def weighed(channel: Channel, *frames: Frame) -> None:
+        sizes.extend(len(frame.metadata()) for frame in frames)
+        honest(channel, *frames)
+
+    one, other, serial = connected(processes)
+    monkeypatch.setattr(Channel, "send", weighed)
     told = [(one, other, 500), (one, other, 501), (other, one, 503), (one, other, 504), (other, one, 505)]
     for sender, receiver, epoch in told:
-        sender.actor.post(sender.mesh.send, receiver.name, Relay(view(epoch)))
-        assert receiver.next() == ("parcel", sender.name, Relay(view(epoch)))
-    cut_between(one, other)
-    other.actor.post(other.mesh.send, one.name, Relay(view(506)))
-    assert one.next() == ("parcel", other.name, Relay(view(506)))
+        sender.send(receiver.name, Relay(view(epoch)))
+        assert receiver.parcel() == Relay(view(epoch))
+    assert max(sizes[1:]) < sizes[0] / 10
+    cut_between(one, other, serial)
+    other.send(one.name, Relay(view(506)))
+    assert one.parcel() == Relay(view(506))
+    assert sizes[-1] > sizes[0] / 2, "what it had before its connection broke does not count"
 
 
 def test_a_gateway_that_began_anew_is_told_the_whole_view(processes: dict[str, Process]) -> None:
     """It has its old name and knows nothing of what its predecessor was told."""
-    node, gateway = connected(processes, to=GATEWAY)
-    node.actor.post(node.mesh.send, GATEWAY, Relay(view(500)))
-    assert gateway.next()[2] == Relay(view(500))
+    node, gateway, serial = connected(processes, to=GATEWAY)
+    node.send(GATEWAY, Relay(view(500)))
+    assert gateway.parcel() == Relay(view(500))
     processes.pop(GATEWAY).end()
-    assert node.next() == ("down", GATEWAY, None)
+    assert node.next() == ("down", GATEWAY, serial)
     again = processes[GATEWAY] = Process(GATEWAY, node.settings, node.addresses)
     again.want(node.name)
-    assert node.next() == ("up", GATEWAY, None)
-    assert again.next() == ("up", node.name, None)
-    node.actor.post(node.mesh.send, GATEWAY, Relay(view(501)))
-    assert again.next() == ("parcel", node.name, Relay(view(501)))
+    assert node.next()[:2] == ("up", GATEWAY)
+    assert again.next()[:2] == ("up", node.name)
+    node.send(GATEWAY, Relay(view(501)))
+    assert again.parcel() == Relay(view(501))
 
 
 def test_a_view_that_both_have_is_what_changes_are_told_since() -> None:
@@ -175,6 +452,7 @@ def test_a_view_that_both_have_is_what_changes_are_told_since() -> None:
     assert views.exchanged("b", view(8)) is None
     assert views.exchanged("a", view(9)) == view(7)
     assert views.exchanged("a", view(11)) == view(9)
+    assert views.exchanged("a", view(10)) is None, "older than what it has told itself"
     assert len(view(11).to_json(since=view(9))) < len(view(11).to_json()) / 10
     views.forget("a")
     assert views.exchanged("a", view(12)) is None
