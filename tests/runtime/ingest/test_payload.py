@@ -88,3 +88,12 @@ def test_parts_with_different_columns_are_refused() -> None:
 def test_parts_of_a_stream_without_a_known_time_are_refused() -> None:
     with pytest.raises(BrokenInvariant, match="time column of 'out'"):
         merged([part(0, out=rows((1, "a"))), part(1, out=rows((1, "a")))], {"other": "ts"})
+
+
+@pytest.mark.parametrize(
+    "directory", [b"[" * 5_000, b"7", b"[7]", b'{"abc": 1}', b'[["a", "x", 1]]', b'[["a", 1e999, 1]]']
+)
+def test_a_malformed_directory_is_the_peers_fault(directory: bytes) -> None:
+    payload = b"UBK1" + len(directory).to_bytes(4, "little") + directory + bytes(200)
+    with pytest.raises(PeerError, match="cannot be read"):
+        decode(payload)
