@@ -15,10 +15,9 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 import pyarrow as pa
 
@@ -29,6 +28,7 @@ from understudy.flow.policy import SILENCE_MS_MIN
 from understudy.runtime.ingest.rows import to_table
 from understudy.runtime.transport.channel import SILENCE_S, Channel
 from understudy.runtime.transport.endpoint import Refused, connect
+from understudy.runtime.transport.pieces import FRAME_BYTES_MAX
 from understudy.runtime.transport.wire import Frame
 
 RETRY_S = 0.1
@@ -48,6 +48,14 @@ class Pushed:
     duplicate: bool
 
 
+class _Connection:
+    """One connection and what is answered over it. One question at a time is asked over it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.answers: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+
+
 class Client:
     """Pushes rows to the gateway at an address, in order. One thread at a time may use it."""
 
@@ -61,8 +69,7 @@ class Client:
         self._next: dict[str, int] = {}
         self._sources: dict[str, Source] = {}
         self._ready = threading.Event()
-        self._answers: queue.SimpleQueue[Frame] = queue.SimpleQueue()
-        self._channel: Channel | None = None
+        self._connection: _Connection | None = None
         self._over = threading.Event()
         self._refusal: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"push {self.name}", daemon=True)
@@ -79,8 +86,14 @@ class Client:
             sequence = self._next[source]
         # Used up, answered or not: rows that may still arrive must not share it with others.
         self._next[source] = max(self._next[source], sequence + 1)
+        body = _ipc(table)
+        if len(body) > FRAME_BYTES_MAX:
+            raise RowError(
+                f"These {table.num_rows:,} rows for {source!r} take {len(body):,} bytes; one push may take "
+                f"{FRAME_BYTES_MAX:,} at most. Push them in parts."
+            )
         answer = self._exchange(
-            Frame({"kind": "push", "source": source, "sequence": sequence}, (_ipc(table),)),
+            Frame({"kind": "push", "source": source, "sequence": sequence}, (body,)),
             lambda frame: frame.kind in ("accepted", "refused") and frame.head.get("sequence") == sequence,
         )
         if answer.kind == "refused":
@@ -98,9 +111,9 @@ class Client:
     def close(self) -> None:
         """Disconnect. What was pushed stays."""
         self._over.set()
-        channel = self._channel
-        if channel is not None:
-            channel.close("the client is done")
+        connection = self._connection
+        if connection is not None:
+            connection.channel.close("the client is done")
         self._thread.join(timeout=5)
 
     def __enter__(self) -> Client:
@@ -121,24 +134,27 @@ class Client:
             raise FlowError(f"There is no source {name!r} in this flow. It has: {', '.join(self._sources)}.")
         return self._sources[name]
 
-    def _exchange(self, frame: Frame, is_answer: Any) -> Frame:
+    def _exchange(self, frame: Frame, is_answer: Callable[[Frame], bool]) -> Frame:
         """Send until it is answered, over as many connections as it takes."""
         deadline = time.monotonic() + self._timeout_s
-        sent_over: Channel | None = None
-        while time.monotonic() < deadline and not self._over.is_set():
-            channel = self._channel
-            if channel is not None:
-                # Connected and not answered: the flow cannot take more now. Wait as long as it takes.
-                deadline = time.monotonic() + self._timeout_s
-                if channel is not sent_over:
-                    channel.send(frame)
-                    sent_over = channel
-            try:
-                answer = self._answers.get(timeout=RETRY_S)
-            except queue.Empty:
-                continue
-            if is_answer(answer):
-                return answer
+        asked: _Connection | None = None
+        try:
+            while time.monotonic() < deadline and not self._over.is_set():
+                connection = self._connection
+                if connection is not None:
+                    # Connected and not answered: the flow cannot take more now. Wait as long as it takes.
+                    deadline = time.monotonic() + self._timeout_s
+                    if connection is not asked:
+                        asked = connection
+                        asked.channel.send(frame)
+                answer = self._heard(asked)
+                if answer is not None and is_answer(answer):
+                    asked = None
+                    return answer
+        finally:
+            # An answer that still comes over it must not be taken for that to the next question.
+            if asked is not None:
+                asked.channel.close("the client does not wait for its answer any more")
         number = frame.head.get("sequence")
         again = (
             f" Push them again with the client name {self.name!r} and sequence={number}."
@@ -146,9 +162,19 @@ class Client:
             else ""
         )
         raise EnvironmentFailed(
-            f"The gateway at {self._address} was not to be reached for {self._timeout_s:g} s. What was not "
+            f"The gateway at {self._address} could not be reached for {self._timeout_s:g} s. What was not "
             f"answered may or may not be in.{again}"
         )
+
+    def _heard(self, asked: _Connection | None) -> Frame | None:
+        """What comes next over a connection, for a while; None if nothing does."""
+        if asked is None:
+            self._over.wait(RETRY_S)
+            return None
+        try:
+            return asked.answers.get(timeout=RETRY_S)
+        except queue.Empty:
+            return None
 
     # --- the connection's thread -------------------------------------------------------------------------
 
@@ -159,7 +185,7 @@ class Client:
                     self._address,
                     "push",
                     {"client": self.name},
-                    on_open=self._opened,
+                    on_open=lambda channel: self._opened(_Connection(channel)),
                     on_frame=self._arrived,
                     on_closed=self._closed,
                     # Often enough for a gateway of any setting; a client does not know which it has.
@@ -174,13 +200,16 @@ class Client:
                 return
             self._over.wait(RETRY_S)
 
-    def _opened(self, channel: Channel) -> None:
-        self._channel = channel
+    def _opened(self, connection: _Connection) -> None:
+        self._connection = connection
 
     def _closed(self, _why: str) -> None:
-        self._channel = None
+        self._connection = None
 
     def _arrived(self, frame: Frame) -> None:
+        connection = self._connection
+        if connection is None:
+            return
         if frame.kind == "sources":
             for name, facts in frame.head["sources"].items():
                 self._sources[name] = _described(name, facts)
@@ -188,7 +217,7 @@ class Client:
                 self._next[name] = max(self._next.get(name, 0), 0 if last is None else last + 1)
             self._ready.set()
         else:
-            self._answers.put(frame)
+            connection.answers.put(frame)
 
 
 def _described(name: str, facts: Mapping[str, str]) -> Source:

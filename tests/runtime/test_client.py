@@ -1,0 +1,112 @@
+"""The client that pushes rows, against a gateway of a few lines over real connections."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from understudy.flow.errors import RowError
+from understudy.runtime import client as client_module
+from understudy.runtime.client import Client
+from understudy.runtime.transport.channel import Channel
+from understudy.runtime.transport.endpoint import Accepted, Endpoint
+from understudy.runtime.transport.wire import Frame
+
+SOURCES = {name: {"schema": "id int, ts timestamp", "time": "ts", "last": None} for name in ("a", "b")}
+ROWS = [{"id": 1, "ts": "2026-01-01T00:00:00Z"}]
+
+
+class Gateway:
+    """Keeps each push; with `answer` it answers, by a number of late rows that tells the answers apart."""
+
+    def __init__(self) -> None:
+        self.pushed: queue.Queue[tuple[Channel, Frame]] = queue.Queue()
+        self.endpoint = Endpoint(beat_s=0.1)
+        self.endpoint.handle("push", self._admit)
+        self.endpoint.ready()
+
+    def _admit(self, _hello: Mapping[str, Any]) -> Accepted:
+        box: list[Channel] = []
+
+        def opened(channel: Channel) -> None:
+            box.append(channel)
+            channel.send(Frame({"kind": "sources", "sources": SOURCES}))
+
+        return Accepted(
+            on_open=opened, on_frame=lambda frame: self.frame(box[0], frame), on_closed=lambda _why: None
+        )
+
+    def frame(self, channel: Channel, frame: Frame) -> None:
+        self.pushed.put((channel, frame))
+
+    def answer(self, channel: Channel, frame: Frame, late: int) -> None:
+        head = {name: frame.head[name] for name in ("source", "sequence")}
+        channel.send(Frame({"kind": "accepted", **head, "duplicate": False, "late": late}))
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    made = Gateway()
+    yield made
+    made.endpoint.end()
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_another_source(gateway: Gateway) -> None:
+    """Each source counts its own pushes, so that both have the same number."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupted
+
+    def holds_back(channel: Channel, frame: Frame) -> None:
+        if frame.head["source"] == "a":
+            Gateway.frame(gateway, channel, frame)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            return
+        gateway.answer(*gateway.pushed.get(timeout=5), late=1_000)
+        gateway.answer(channel, frame, late=0)
+
+    gateway.frame = holds_back  # type: ignore[method-assign]
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with Client(gateway.endpoint.address) as client:
+            with pytest.raises(Interrupted):
+                client.push("a", ROWS)
+            pushed = client.push("b", ROWS)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (pushed.sequence, pushed.late) == (0, 0)
+
+
+def test_a_push_is_repeated_over_the_next_connection(gateway: Gateway) -> None:
+    seen = []
+
+    def answers_the_second(channel: Channel, frame: Frame) -> None:
+        seen.append(frame.head["sequence"])
+        if len(seen) == 1:
+            channel.close("for a test")
+        else:
+            gateway.answer(channel, frame, late=3)
+
+    gateway.frame = answers_the_second  # type: ignore[method-assign]
+    with Client(gateway.endpoint.address) as client:
+        assert client.push("a", ROWS).late == 3
+    assert seen == [0, 0]
+
+
+def test_rows_that_are_too_many_for_one_push_say_so(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "FRAME_BYTES_MAX", 100)
+    with Client(gateway.endpoint.address) as client, pytest.raises(RowError, match="Push them in parts"):
+        client.push("a", ROWS)
+    assert gateway.pushed.empty()
