@@ -28,19 +28,21 @@ from statistics import mean, stdev
 import matplotlib as mpl
 
 from harness import RESULTS, save, say
-from understudy.core.controller import MemberJoined, MemberLeft
-from understudy.core.flux_controller import (
+from understudy.core.shape.layout import chained
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.shape.topology import chain_of
+from understudy.core.timers import SetTimer, TimerFired
+from understudy.core.view.controller import Controller
+from understudy.core.view.events import (
+    ControllerEvent,
     CopyCaughtUp,
     CopyMoveFailed,
-    Declined,
-    FluxController,
-    FluxEvent,
-    PublishFlux,
+    Decision,
+    MemberJoined,
+    MemberLeft,
+    Publish,
 )
-from understudy.core.layout import chained
-from understudy.core.shape.partition import Copy, Partition
-from understudy.core.topology import chain_of
-from understudy.core.view import Slot, Status
+from understudy.core.view.view import Status
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -64,9 +66,9 @@ def cluster_pairs(nodes: int, mttf: float, mttr: float, random: Random) -> float
 def partners(nodes: list[str]) -> dict[Copy, str]:
     """Partners two by two; the partition with a machine's index has its primary copy there."""
     return {
-        Copy(Partition("f", at), slot): nodes[at if slot is Slot.PRIM else at ^ 1]
+        Copy(Partition("f", at), replica): nodes[at ^ replica]
         for at in range(len(nodes))
-        for slot in Slot
+        for replica in range(2)
     }
 
 
@@ -79,11 +81,11 @@ def partition_pairs(
 ) -> float:
     """The time until the controller says that a partition is lost."""
     names = [f"n{at}" for at in range(nodes)]
-    controller = FluxController(chain_of(f=nodes), nodes, layout=layout(names))
-    due: list[tuple[float, int, FluxEvent]] = []
+    controller = Controller(chain_of(f=nodes), 2, nodes, layout=layout(names))
+    due: list[tuple[float, int, ControllerEvent]] = []
     posted = 0
 
-    def post(at: float, event: FluxEvent) -> None:
+    def post(at: float, event: ControllerEvent) -> None:
         nonlocal posted
         posted += 1
         heapq.heappush(due, (at, posted, event))
@@ -94,7 +96,7 @@ def partition_pairs(
     joined = nodes
     while True:
         now, _, event = heapq.heappop(due)
-        done: list[PublishFlux | Declined] = []
+        done: list[Decision] = []
         moving: list[Copy] = []
         assert controller.view is not None
         if isinstance(event, MemberLeft):
@@ -106,18 +108,22 @@ def partition_pairs(
         done += controller.handle(event)
         for copy in moving:
             # A standby that waits for this state waits in vain.
-            standby = controller.view.seat(copy.other)
+            other = Copy(copy.partition, 1 - copy.replica)
+            standby = controller.view.seat(other)
             if standby.status is Status.STDBY:
-                done += controller.handle(CopyMoveFailed(copy.other, standby.epoch))
+                done += controller.handle(CopyMoveFailed(other, standby.epoch))
+        for timer in [each for each in done if isinstance(each, SetTimer)]:
+            # The last holder of a state is dead indeed: nobody comes back.
+            done += controller.handle(TimerFired(timer.key))
         for each in done:
-            if not isinstance(each, PublishFlux):
+            if not isinstance(each, Publish):
                 continue
             if each.view.lost is not None:
                 return now
             for partition, view in each.view.partitions.items():
-                for slot, seat in view.seats.items():
+                for replica, seat in enumerate(view.seats):
                     if seat.status is Status.STDBY and seat.epoch == each.view.epoch:
-                        post(now + mttr, CopyCaughtUp(Copy(partition, slot), seat.epoch))
+                        post(now + mttr, CopyCaughtUp(Copy(partition, replica), seat.epoch))
 
 
 WAYS: dict[str, tuple[Callable[[int, float, float, Random], float], Callable[[int, float], float]]] = {
@@ -128,7 +134,7 @@ WAYS: dict[str, tuple[Callable[[int, float, float, Random], float], Callable[[in
     ),
     "partition pairs, chained": (
         lambda n, mttf, mttr, random: partition_pairs(
-            lambda names: chained(chain_of(f=len(names)), names), n, mttf, mttr, random
+            lambda names: chained(chain_of(f=len(names)), names, 2), n, mttf, mttr, random
         ),
         lambda n, ratio: 2 * ratio / n,
     ),
