@@ -106,15 +106,15 @@ def partition_pairs(
             post(now + random.expovariate(1 / mttf), MemberLeft(f"n{joined}"))
             moving = controller.view.copies_on(event.node)
         done += controller.handle(event)
+        for timer in [each for each in done if isinstance(each, SetTimer)]:
+            # The last holder of a state is dead indeed: nobody comes back.
+            done += controller.handle(TimerFired(timer.key))
         for copy in moving:
             # A standby that waits for this state waits in vain.
             other = Copy(copy.partition, 1 - copy.replica)
             standby = controller.view.seat(other)
             if standby.status is Status.STDBY:
                 done += controller.handle(CopyMoveFailed(other, standby.epoch))
-        for timer in [each for each in done if isinstance(each, SetTimer)]:
-            # The last holder of a state is dead indeed: nobody comes back.
-            done += controller.handle(TimerFired(timer.key))
         for each in done:
             if not isinstance(each, Publish):
                 continue
