@@ -1,234 +1,311 @@
-"""The boundary between the machines and their connections, with real machines and no network."""
+"""The ends of a flow at the gateway: sources deal out, wait and are trimmed each on its own; sinks take in.
+
+The boundary is the real one, on its own actor. The nodes are played by the test, parcel by parcel.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from understudy.core.messages import Ack, CSync, Message
 
+import understudy as us
 from understudy.core.bucket import NOTHING, Bucket, BucketId
-from understudy.core.errors import Fenced, PeerError
-from understudy.core.view import Seat, Slot, Status, View
+from understudy.core.edge.messages import Ack, Data, Message, Reverse
+from understudy.core.host.parcels import Attach, Here, Parcel, ParcelFrom, PeerUp, Say, ViewSeen, Welcome
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.events import Report
+from understudy.core.view.view import Seat, Seats, Status, View
+from understudy.flow.policy import policy_named
 from understudy.runtime.actor import Actor
-from understudy.runtime.gateway.boundary import EGRESS, INGRESS, Boundary
+from understudy.runtime.gateway import boundary as module
+from understudy.runtime.gateway.boundary import Boundary
+from understudy.runtime.ingest.buckets import SealedBucket
+from understudy.runtime.payload import decode, encode
 from understudy.runtime.recording import Recorder
 from understudy.runtime.settings import RunSettings
-from understudy.runtime.transport.channel import Channel
-from understudy.runtime.transport.endpoint import Accepted, NotYet
-from understudy.runtime.transport.wire import Frame, frames_of
 
-ACTIVE, STDBY, DEAD = Status.ACTIVE, Status.STDBY, Status.DEAD
-BOTH = (Seat("a", 1, ACTIVE), Seat("b", 1, ACTIVE))
+FAST, SLOW = Copy(Partition("fast")), Copy(Partition("slow"))
+ROWS = pa.table({"k": [1, 2, 3, 4], "v": [1, 1, 1, 1]})
 
 
-def view_of(epoch: int, prim: Seat, sec: Seat) -> View:
-    return View(epoch, {Slot.PRIM: prim, Slot.SEC: sec})
+def flow_of_two() -> us.Flow:
+    """Two sources; one fragment reads the first, one reads both."""
+    flow = us.Flow("f", bucket="100 ms")
+    schema = "k bigint, v bigint, ts timestamp"
+    fast = flow.source("fast", us.Push(schema), time="ts")
+    slow = flow.source("slow", us.Push(schema), time="ts")
+
+    @flow.fragment(fast, time="ts", partition_by=["k"])
+    def one(fast: Any) -> Any:
+        return fast
+
+    @flow.fragment(fast, slow, time="ts")
+    def both(fast: Any, slow: Any) -> Any:
+        return fast
+
+    flow.sink(one, us.Console(), name="first")
+    flow.sink(both, us.Console(), name="second")
+    return flow
 
 
 class Around:
-    """Keeps what the boundary asks its process for."""
+    """What the boundary asks of its process, noted down."""
 
     def __init__(self) -> None:
-        self.has_room = True
-        self.trimmed: list[BucketId] = []
-        self.reports: list[tuple[str, dict[str, Any]]] = []
+        self.delivered: list[tuple[str, tuple[BucketId, ...]]] = []
+        self.trimmed: dict[str, BucketId] = {}
+        self.rooms: dict[str, bool] = {}
+        self.reports: list[Report] = []
 
-    def deliver(self, bucket: Bucket) -> None:
-        raise AssertionError("nobody sends output in these tests")
+    def deliver(self, sink: str, buckets: Sequence[Bucket]) -> None:
+        self.delivered.append((sink, tuple(bucket.number for bucket in buckets)))
 
-    def trim(self, through: BucketId) -> None:
-        self.trimmed.append(through)
+    def trim(self, source: str, through: BucketId) -> None:
+        self.trimmed[source] = through
 
-    def room(self, there_is: bool) -> None:
-        self.has_room = there_is
+    def room(self, source: str, there_is: bool) -> None:
+        self.rooms[source] = there_is
 
-    def report(self, kind: str, facts: dict[str, Any]) -> None:
-        self.reports.append((kind, facts))
+    def report(self, report: Report) -> bool:
+        self.reports.append(report)
+        return True
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None:
         pass
 
 
-class Gate:
-    """A boundary of two buckets' size, and the replicas that connect to it."""
+class Gateway:
+    """A boundary and one node, `n`, that the test plays."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, policy: str, recovered: Sequence[SealedBucket] = (), **limits: int
+    ) -> None:
+        chosen = policy_named(policy)
         settings = RunSettings(
-            run="r", flow_path="", folder=str(folder), zookeeper="", input_buckets_max=2, history=False
+            "run",
+            "f.py",
+            str(folder),
+            "",
+            policy=chosen,
+            nodes=2,
+            history=False,
+            **limits,  # type: ignore[arg-type]
         )
         self.around = Around()
         self.failures: list[BaseException] = []
+        self.sent: list[tuple[str, Parcel]] = []
         self.actor = Actor("boundary", self.failures.append)
         self.boundary = Boundary(
             settings,
             self.actor,
             self.around,
-            recorder=Recorder(settings, "flow", "gateway"),
-            recovered=(),
-            delivered=NOTHING,
+            flow=flow_of_two(),
+            recorder=Recorder(settings, "f", "gateway"),
+            recovered=recovered,
+            delivered={"first": NOTHING, "second": NOTHING},
         )
+        self.boundary.mesh.send = self._send  # type: ignore[method-assign]
+        partitions = self.boundary.host.topology.partitions
+        nodes = ["n", "m"][: chosen.replicas]
+        seats = {p: Seats(1, tuple(Seat(node, 1, Status.ACTIVE) for node in nodes)) for p in partitions}
+        self.tell(ViewSeen(View(1, seats)))
 
-    def view(self, epoch: int, prim: Seat, sec: Seat) -> None:
-        self.boundary.on_view(view_of(epoch, prim, sec))
-        self.settle()
+    def _send(self, node: str, parcel: Parcel, _cause: int) -> None:
+        self.sent.append((node, parcel))
 
-    def attach(
-        self, end: str, slot: Slot, node: str, epoch: int, view: View | None = None, **position: int
-    ) -> Replica:
-        seen = view or self.boundary.view or view_of(1, *BOTH)
-        hello = {"slot": slot.value, "node": node, "epoch": epoch, "view": seen.to_json()}
-        accepted = self.boundary.admit(end)(
-            {**hello, "through": NOTHING, "version": 0, "checkpoint": NOTHING, "serial": 1, **position}
-        )
-        replica = Replica(self, accepted, epoch)
-        self.settle()
-        return replica
-
-    def seal(self, *numbers: int) -> None:
-        self.boundary.on_sealed([Bucket(number, b"rows", 4) for number in numbers])
-        self.settle()
+    def tell(self, event: Any) -> None:
+        self.actor.ask(lambda: self.boundary.handle(event))
 
     def settle(self) -> None:
-        """Wait until everything posted so far is done."""
-        done = threading.Event()
-        self.actor.post(done.set)
-        assert done.wait(5)
-        assert self.failures == []
+        self.actor.ask(lambda: None)
 
+    def connect(self, node: str = "n") -> None:
+        self.tell(PeerUp(node, 1))
 
-class Replica:
-    """The far end of a connection: what it says arrives at once."""
+    def attach(self, consumer: Copy, source: Copy, through: BucketId = NOTHING, node: str = "n") -> None:
+        self.tell(ParcelFrom(node, 1, Attach(consumer, 1, source, 0, 7, through)))
+        self.say(consumer, source, Reverse(through), node)
 
-    def __init__(self, gate: Gate, accepted: Accepted, epoch: int) -> None:
-        self._gate = gate
-        self._accepted = accepted
-        self._epoch = epoch
-        self.closed: list[str] = []
-        self.channel = Channel("replica", lambda _frame: None, self._on_closed, epoch=epoch)
-        accepted.on_open(self.channel)
+    def say(self, consumer: Copy, source: Copy, message: Message, node: str = "n") -> None:
+        self.tell(ParcelFrom(node, 1, Say(consumer, source, 7, message)))
 
-    def _on_closed(self, why: str) -> None:
-        self.closed.append(why)
-        self._accepted.on_closed(why)
+    def sealed(self, source: str, *numbers: BucketId, table: pa.Table | None = ROWS) -> None:
+        self.boundary.on_sealed([SealedBucket(source, number, table) for number in numbers])
+        self.settle()
 
-    def says(self, *messages: Message, epoch: int | None = None) -> None:
-        for frame in frames_of(messages, self._epoch if epoch is None else epoch):
-            self._accepted.on_frame(frame)
-        self._gate.settle()
-
-    def acts_on(self, view: str) -> None:
-        self._accepted.on_frame(Frame({"kind": "view", "view": view}))
-        self._gate.settle()
+    def data_for(self, consumer: Copy) -> list[Bucket]:
+        said = [p for _, p in self.sent if isinstance(p, Say) and p.to == consumer]
+        return [b for p in said if isinstance(p.message, Data) for b in p.message.buckets]
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    gate = Gate(tmp_path)
-    yield gate
-    gate.actor.end()
+def made(tmp_path: Path) -> Iterator[list[Gateway]]:
+    gateways: list[Gateway] = []
+    yield gateways
+    for gateway in gateways:
+        gateway.actor.end()
+        gateway.boundary.end()
+        assert gateway.failures == []
 
 
-def test_sources_wait_while_the_buffer_is_full_and_go_on_when_it_drains(gate: Gate) -> None:
-    gate.view(1, *BOTH)
-    a = gate.attach(INGRESS, Slot.PRIM, "a", 1)
-    b = gate.attach(INGRESS, Slot.SEC, "b", 1)
-    gate.seal(1, 2)
-    assert not gate.around.has_room
-    a.says(Ack(2))
-    assert not gate.around.has_room, "the other replica still needs them"
-    b.says(Ack(2))
-    assert gate.around.has_room
-    assert gate.around.trimmed[-1] == 2
+def gateway(made: list[Gateway], tmp_path: Path, policy: str = "none", **options: Any) -> Gateway:
+    made.append(Gateway(tmp_path, policy, **options))
+    return made[-1]
 
 
-def test_what_does_not_fit_waits_its_turn(gate: Gate) -> None:
-    gate.view(1, *BOTH)
-    replicas = [
-        gate.attach(INGRESS, Slot.PRIM, "a", 1),
-        gate.attach(INGRESS, Slot.SEC, "b", 1),
-    ]
-    gate.seal(1, 2, 3, 4, 5)
-    assert gate.boundary.ingress is not None
-    assert len(gate.boundary.ingress.buffer) == 2
-    for number in (2, 4, 5):
-        for replica in replicas:
-            replica.says(Ack(number))
-    assert gate.around.trimmed[-1] == 5
-    assert gate.around.has_room
-
-
-def test_only_the_seat_that_the_view_holds_is_let_in(gate: Gate) -> None:
-    with pytest.raises(NotYet):
-        gate.attach(INGRESS, Slot.PRIM, "a", 1)
-    gate.view(3, Seat("c", 3, STDBY), Seat("b", 1, ACTIVE))
-    with pytest.raises(Fenced):
-        gate.attach(INGRESS, Slot.PRIM, "a", 1)
-    with pytest.raises(PeerError, match="must name"):
-        gate.boundary.admit(EGRESS)({"slot": "THIRD"})
-
-
-def test_a_message_of_another_epoch_closes_its_connection_and_changes_nothing(gate: Gate) -> None:
-    gate.view(1, *BOTH)
-    a = gate.attach(INGRESS, Slot.PRIM, "a", 1)
-    gate.attach(INGRESS, Slot.SEC, "b", 1)
-    gate.seal(1, 2)
-    a.says(Ack(2), epoch=0)
-    assert "epoch 0" in a.closed[0]
-    assert max(gate.around.trimmed, default=0) < 1
-    assert ("suspected", {"node": "a", "epoch": 1, "by": "gateway"}) in gate.around.reports
-
-
-def test_a_view_comes_with_the_replica_that_acts_on_it_before_what_that_replica_does(gate: Gate) -> None:
-    gate.view(2, Seat("a", 1, DEAD), Seat("b", 1, ACTIVE))
-    b = gate.attach(INGRESS, Slot.SEC, "b", 1)
-    gate.seal(1, 2)
-    b.acts_on(view_of(3, Seat("c", 3, STDBY), Seat("b", 1, ACTIVE)).to_json())
-    b.says(Ack(1), CSync(1, 1), Ack(2))
-    assert gate.boundary.ingress is not None
-    assert [bucket.number for bucket in gate.boundary.ingress.buffer] == [2], "kept for the standby"
-    # The controller's own word comes later, an older one first: neither changes anything.
-    gate.view(2, Seat("a", 1, DEAD), Seat("b", 1, ACTIVE))
-    assert gate.boundary.view is not None
-    assert gate.boundary.view.epoch == 3
-    assert b.closed == []
-
-
-def test_a_hello_brings_the_view_that_gave_the_seat(gate: Gate) -> None:
-    gate.view(1, *BOTH)
-    seen = view_of(3, Seat("c", 3, STDBY), Seat("b", 1, ACTIVE))
-    gate.attach(INGRESS, Slot.PRIM, "c", 3, view=seen)
-    assert gate.boundary.view == seen
-    with pytest.raises(Fenced):
-        gate.attach(INGRESS, Slot.PRIM, "a", 1)
-
-
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        "{}",
-        "not JSON",
-        View(9, {Slot.PRIM: Seat("a", 1, ACTIVE)}).to_json(),
-        view_of(9, Seat("x", 1, ACTIVE), Seat("b", 1, ACTIVE)).to_json(),
-    ],
-)
-def test_a_view_that_cannot_follow_closes_its_connection_and_changes_nothing(
-    gate: Gate, nonsense: str
+def test_a_bucket_for_whole_segments_is_encoded_once(
+    made: list[Gateway], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate.view(1, *BOTH)
-    a = gate.attach(INGRESS, Slot.PRIM, "a", 1)
-    a.acts_on(nonsense)
-    assert "broke the protocol" in a.closed[0]
-    assert gate.boundary.view == view_of(1, *BOTH)
+    times: list[int] = []
+    monkeypatch.setattr(module, "encode", lambda tables: times.append(1) or encode(tables))
+    gate = gateway(made, tmp_path)
+    one, both = Copy(Partition("one")), Copy(Partition("both"))
+    gate.connect()
+    gate.attach(one, FAST)
+    gate.attach(both, FAST)
+    gate.sealed("fast", 5)
+    assert [bucket.number for bucket in gate.data_for(one)] == [5]
+    assert gate.data_for(one)[0] is gate.data_for(both)[0]
+    assert len(times) == 1
+    assert decode(gate.data_for(one)[0].payload)["fast"].equals(ROWS)  # type: ignore[arg-type]
 
 
-def test_a_late_hello_does_not_replace_the_connection_that_came_after_it(gate: Gate) -> None:
-    gate.view(1, *BOTH)
-    newer = gate.attach(INGRESS, Slot.PRIM, "a", 1, serial=2)
-    older = gate.attach(INGRESS, Slot.PRIM, "a", 1, serial=1)
-    assert older.closed == ["a newer connection is there"]
-    assert newer.closed == []
-    assert gate.around.reports == []
+def test_rows_are_dealt_out_to_the_partitions_of_a_split_segment(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path, "flux")
+    gate.connect()
+    parts = [Copy(Partition("one", index)) for index in range(2)]
+    for part in parts:
+        gate.attach(part, FAST)
+    gate.sealed("fast", 5)
+    got = [decode(b.payload)["fast"] for part in parts for b in gate.data_for(part) if not b.empty]  # type: ignore[arg-type]
+    assert sorted(k for table in got for k in table["k"].to_pylist()) == [1, 2, 3, 4]
+    assert [[bucket.number for bucket in gate.data_for(part)] for part in parts] == [[5], [5]]
+
+
+def test_a_boundary_without_rows_reaches_every_reader(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path)
+    both = Copy(Partition("both"))
+    gate.connect()
+    gate.attach(both, SLOW)
+    gate.sealed("slow", 9, table=None)
+    assert [(bucket.number, bucket.empty) for bucket in gate.data_for(both)] == [(9, True)]
+
+
+def test_a_source_that_is_full_stops_no_other(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path, input_buckets_max=3)
+    gate.sealed("fast", *range(5))
+    assert gate.around.rooms == {"fast": False}
+    gate.sealed("slow", 0)
+    assert gate.around.rooms == {"fast": False}
+    assert gate.boundary.status()["waiting_for_room"] == ["fast"]
+
+
+def test_room_comes_back_when_every_reader_has_what_was_kept(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path, input_buckets_max=3)
+    one, both = Copy(Partition("one")), Copy(Partition("both"))
+    gate.connect()
+    gate.attach(one, FAST)
+    gate.attach(both, FAST)
+    gate.sealed("fast", *range(3))
+    gate.sealed("fast", 3, 4)
+    assert gate.around.rooms == {"fast": False}
+    gate.say(one, FAST, Ack(2))
+    assert gate.around.rooms == {"fast": False}
+    assert "fast" not in gate.around.trimmed
+    gate.say(both, FAST, Ack(2))
+    assert gate.around.rooms == {"fast": True}
+    assert gate.around.trimmed == {"fast": 2}
+    assert [bucket.number for bucket in gate.data_for(one)] == [0, 1, 2, 3, 4]
+
+
+def test_what_the_log_kept_is_put_in_again_after_a_restart(made: list[Gateway], tmp_path: Path) -> None:
+    kept = [SealedBucket("fast", n, ROWS) for n in (7, 8)]
+    gate = gateway(made, tmp_path, recovered=kept)
+    one = Copy(Partition("one"))
+    gate.connect()
+    gate.sealed("fast", 9)
+    gate.attach(one, FAST, through=7)
+    assert [bucket.number for bucket in gate.data_for(one)] == [8, 9]
+
+
+def welcomed(gate: Gateway, producer: Copy, sink: Copy, node: str = "n") -> None:
+    """The node's copy has its state, and answers the sink that attaches."""
+    gate.tell(ParcelFrom(node, 1, Here(producer, 1)))
+    attach = next(
+        p for _, p in reversed(gate.sent) if isinstance(p, Attach) and p.sender == sink and p.to == producer
+    )
+    gate.tell(ParcelFrom(node, 1, Welcome(producer, sink, attach.serial, NOTHING)))
+
+
+def brought(gate: Gateway, producer: Copy, sink: Copy, *numbers: BucketId) -> None:
+    serial = next(
+        p.serial
+        for _, p in reversed(gate.sent)
+        if isinstance(p, Attach) and (p.sender, p.to) == (sink, producer)
+    )
+    run = tuple(Bucket(n, encode({producer.partition.name: ROWS}), 10) for n in numbers)
+    gate.tell(ParcelFrom("n", 1, Say(producer, sink, serial, Data(run))))
+
+
+def acks_for(gate: Gateway, producer: Copy) -> list[BucketId]:
+    said = [p.message for _, p in gate.sent if isinstance(p, Say) and p.to == producer]
+    return [message.through for message in said if isinstance(message, Ack)]
+
+
+def test_a_sink_acknowledges_what_it_holds_and_not_what_it_got(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path)
+    one, sink = Copy(Partition("one")), Copy(Partition("sink:first"))
+    gate.connect()
+    welcomed(gate, one, sink)
+    brought(gate, one, sink, 3, 4)
+    assert gate.around.delivered == [("first", (3, 4))]
+    assert acks_for(gate, one) == []
+    gate.boundary.on_delivered("first", 3)
+    gate.settle()
+    assert acks_for(gate, one) == []
+    gate.boundary.on_delivered("first", 4)
+    gate.settle()
+    assert acks_for(gate, one) == [4]
+    assert gate.boundary.delivered_through == {"sink:first": 4, "sink:second": NOTHING}
+
+
+def test_a_sink_waits_for_no_other(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path)
+    one, both = Copy(Partition("one")), Copy(Partition("both"))
+    gate.connect()
+    welcomed(gate, one, Copy(Partition("sink:first")))
+    welcomed(gate, both, Copy(Partition("sink:second")))
+    brought(gate, both, Copy(Partition("sink:second")), 1)
+    brought(gate, one, Copy(Partition("sink:first")), 1)
+    gate.boundary.on_delivered("first", 1)
+    gate.settle()
+    brought(gate, one, Copy(Partition("sink:first")), 2)
+    assert gate.around.delivered == [("second", (1,)), ("first", (1,)), ("first", (2,))]
+
+
+def test_it_runs_when_every_partition_that_feeds_a_sink_sends(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path)
+    gate.connect()
+    welcomed(gate, Copy(Partition("one")), Copy(Partition("sink:first")))
+    assert not gate.boundary.running
+    welcomed(gate, Copy(Partition("both")), Copy(Partition("sink:second")))
+    assert gate.boundary.running
+    assert gate.boundary.status()["senders"] == {"one/0": 0, "both/0": 0}
+
+
+def test_the_senders_of_a_pair_are_told_and_change_with_a_broken_connection(
+    made: list[Gateway], tmp_path: Path
+) -> None:
+    gate = gateway(made, tmp_path, "pair")
+    one, sink = Partition("one"), Copy(Partition("sink:first"))
+    gate.connect("n")
+    gate.connect("m")
+    welcomed(gate, Copy(one, 0), sink, "n")
+    welcomed(gate, Copy(one, 1), sink, "m")
+    assert gate.boundary.status()["senders"]["one/0"] == 0
+    gate.actor.ask(lambda: gate.boundary.peer_down("n", 1))
+    assert gate.boundary.status()["senders"]["one/0"] == 1
