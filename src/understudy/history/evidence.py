@@ -42,6 +42,8 @@ class _Process:
         self.ended = False
         self.headless = False
         """Its first records were removed."""
+        self.at_the_ends = False
+        """It seals or delivers: it is the gateway."""
         self.sealed_through: dict[str, BucketId] = {}
         """By source, since it began last."""
         self.partitions: set[str] = set()
@@ -115,11 +117,13 @@ class Evidence:
     def _record(self, name: str, process: _Process, record: Record) -> None:
         match record:
             case SealedRecord():
+                process.at_the_ends = True
                 self._sealed(process, record)
             case ProducedRecord():
                 process.partitions.add(partition_of(record.of))
                 self._produced(record)
             case DeliveredRecord():
+                process.at_the_ends = True
                 self.later.append((name, record))
             case HandedRecord() | InstalledRecord() | SnapshotRecord():
                 process.partitions.add(partition_of(record.of))
