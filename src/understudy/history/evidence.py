@@ -227,9 +227,11 @@ class Evidence:
                 continue
             shares = left.get((source, number), {})
             for segment in sorted(readers.get(source, {""})):
-                if shares.get(segment, 0) != record.rows:
-                    gone = f"{shares.get(segment, 0)} of {record.rows} rows of bucket {number} left {source}"
-                    self.find("input-loss-free", f"{gone} for {segment or 'any segment'}", record)
+                gone = shares.get(segment, 0)
+                if gone != record.rows:
+                    invariant = "input-loss-free" if gone < record.rows else "input-dup-free"
+                    what = f"{gone} rows left {source} for {segment or 'any segment'}"
+                    self.find(invariant, f"of bucket {number}, {what}; {record.rows} were sealed", record)
 
     def may_have_made(self, partition: str, sink: str, number: BucketId) -> bool:
         """Whether a copy may have made this without that being on record."""
