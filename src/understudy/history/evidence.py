@@ -42,6 +42,8 @@ class _Process:
         self.ended = False
         self.headless = False
         """Its first records were removed."""
+        self.at_the_ends = False
+        """It seals or delivers: it is the gateway."""
         self.sealed_through: dict[str, BucketId] = {}
         """By source, since it began last."""
         self.partitions: set[str] = set()
@@ -115,11 +117,13 @@ class Evidence:
     def _record(self, name: str, process: _Process, record: Record) -> None:
         match record:
             case SealedRecord():
+                process.at_the_ends = True
                 self._sealed(process, record)
             case ProducedRecord():
                 process.partitions.add(partition_of(record.of))
                 self._produced(record)
             case DeliveredRecord():
+                process.at_the_ends = True
                 self.later.append((name, record))
             case HandedRecord() | InstalledRecord() | SnapshotRecord():
                 process.partitions.add(partition_of(record.of))
@@ -223,9 +227,11 @@ class Evidence:
                 continue
             shares = left.get((source, number), {})
             for segment in sorted(readers.get(source, {""})):
-                if shares.get(segment, 0) != record.rows:
-                    gone = f"{shares.get(segment, 0)} of {record.rows} rows of bucket {number} left {source}"
-                    self.find("input-loss-free", f"{gone} for {segment or 'any segment'}", record)
+                gone = shares.get(segment, 0)
+                if gone != record.rows:
+                    invariant = "input-loss-free" if gone < record.rows else "input-dup-free"
+                    what = f"{gone} rows left {source} for {segment or 'any segment'}"
+                    self.find(invariant, f"of bucket {number}, {what}; {record.rows} were sealed", record)
 
     def may_have_made(self, partition: str, sink: str, number: BucketId) -> bool:
         """Whether a copy may have made this without that being on record."""

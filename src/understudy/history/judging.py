@@ -72,12 +72,12 @@ class _Passage:
         self._positions: dict[tuple[str, str, str], BucketId] = {}
         #: Processes of which records are missing: a position that was not heard of may be any.
         self._blind = {name for name, process in known.processes.items() if process.headless}
-        self._deliverers = {name for name, record in known.later if isinstance(record, DeliveredRecord)}
+        self._gateways = {name for name, process in known.processes.items() if process.at_the_ends}
         self._begun = set(self._blind)
         #: Processes that have begun again, with the sinks they have delivered to since.
         self._since_begun: dict[str, set[str]] = {}
         self._fresh_view: set[str] = set()
-        if self._deliverers & self._blind:
+        if self._gateways & self._blind:
             self._delivered_first = None
 
     def go(self) -> None:
@@ -88,7 +88,7 @@ class _Passage:
                 case Damage():
                     self._forget(name)
                     self._blind.add(name)
-                    if name in self._deliverers:
+                    if name in self._gateways:
                         self._delivered_through = dict.fromkeys(self._delivered_through)
                         self._delivered_first = None
                 case DeliveredRecord():
@@ -191,11 +191,12 @@ class _Passage:
             self._find("contents", f"bucket {number} has {rows} rows, its parts have {made}", record)
 
     def _ended(self, name: str, record: EndedRecord) -> None:
-        """A process that delivers and says that nothing is left to do has delivered all that was produced."""
-        if name not in self._deliverers:
+        """A gateway that says that nothing is left to do has delivered all that was produced."""
+        if name not in self._gateways:
             return
         for sink, results in self._known.results.items():
-            through = self._delivered_through.get(sink.removeprefix(SINK).rpartition("/")[0], NOTHING)
+            sink_name = sink.removeprefix(SINK).rpartition("/")[0]
+            through = self._delivered_through.get(sink_name, self._delivered_first)
             if results and through is not None and results[-1] > through:
                 what = f"the run ended with {through} delivered, and bucket {results[-1]} has rows for {sink}"
                 self._find("loss-free", what, record)
