@@ -33,7 +33,7 @@ from understudy.runtime.partitioning import topology_for
 from understudy.runtime.process import END_TIMEOUT_S, failure_file, finished_file, ready_file
 from understudy.runtime.process_tree import family, signal_all, signal_tree
 from understudy.runtime.settings import RunSettings
-from understudy.runtime.status import status_of
+from understudy.runtime.status import RunStatus
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +108,7 @@ class LocalRun:
         self._zookeeper_again_at = 0.0
         self._zookeeper_failure = ""
         self.zookeeper = zookeeper
+        self._status = RunStatus(self.settings)
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
         self._ending = False
@@ -130,6 +131,7 @@ class LocalRun:
         if not self.settings.gateway_port:
             # Chosen once, so that a gateway that is started again is found where it was.
             self.settings = replace(self.settings, gateway_port=_free_port(self.settings.host))
+        self._status = RunStatus(self.settings)
         self.settings.save()
         self._start("gateway", ["gateway", self.settings.folder])
         for name in self.node_names:
@@ -149,7 +151,7 @@ class LocalRun:
         """The gateway's status, after `check`; None while it cannot be had. Takes 2 s at most."""
         self.check()
         try:
-            return status_of(self.settings, STATUS_TIMEOUT_S)
+            return self._status.ask(STATUS_TIMEOUT_S)
         except EnvironmentFailed:
             return None
 
@@ -232,6 +234,7 @@ class LocalRun:
     def stop(self) -> None:
         """End everything: nodes and gateway in good order, then ZooKeeper. Nothing is left behind."""
         self._ending = True
+        self._status.close()
         children = list(self.children.values())
         running = [child for child in children if child.running]
         families = [member for child in running for member in family(child.process.pid)[1:]]

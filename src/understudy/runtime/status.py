@@ -6,62 +6,137 @@ ZooKeeper is away. A port may have gone to another run since; the answer says wh
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from typing import Any
 
+from understudy.core.errors import Fenced, PeerError
 from understudy.flow.errors import EnvironmentFailed
+from understudy.flow.policy import SILENCE_MS_MIN
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Refused, connect
 from understudy.runtime.transport.wire import Frame
 
+#: How often the asking side gives a sign: often enough for a gateway with any silence limit.
+BEAT_S = SILENCE_MS_MIN / 1_000 / 8
+CLOSE_TIMEOUT_S = 1.0
 
-def status_at(address: str, timeout_s: float = 5.0) -> dict[str, Any]:
-    """The status of the gateway at an address. Raises `EnvironmentFailed` if it does not answer."""
-    answers: queue.SimpleQueue[dict[str, Any] | str] = queue.SimpleQueue()
-    channels: list[Channel] = []
 
-    def arrived(frame: Frame) -> None:
-        answers.put(dict(frame.head["status"]))
-        channels[0].close("thank you")
+class RunStatus:
+    """Asks a run's gateway for its status, as often as it is wanted, over one connection.
 
-    def ask() -> None:
+    The connection is made for the first question, and made again for the next one if it broke. Any thread may
+    ask; one question is answered at a time.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self._connection: _Connection | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, timeout_s: float = 5.0) -> dict[str, Any]:
+        """The status now. Raises `EnvironmentFailed` if the gateway does not answer."""
+        run = self._settings.run
+        if not self._settings.gateway_port:
+            raise EnvironmentFailed(f"Run {run!r} has no gateway yet.")
+        with self._lock:
+            status = self._asked(timeout_s)
+        if status["run"] != run:
+            raise EnvironmentFailed(
+                f"Run {run!r} has ended; its gateway's port now belongs to run {status['run']!r}."
+            )
+        return status
+
+    def _asked(self, timeout_s: float) -> dict[str, Any]:
+        address = f"{self._settings.host}:{self._settings.gateway_port}"
+        connection = self._connection
+        if connection is None or connection.ended:
+            # The gateway tells its status to every newcomer.
+            connection = self._connection = _Connection(address)
+        else:
+            connection.ask()
+        try:
+            answer = connection.answers.get(timeout=timeout_s)
+        except queue.Empty:
+            answer = f"nothing was heard within {timeout_s:g} s"
+        if isinstance(answer, str):
+            self._connection = None
+            connection.close(wait_s=0)
+            raise EnvironmentFailed(f"The gateway at {address} does not tell its status: {answer}.")
+        return answer
+
+    def close(self) -> None:
+        """Close the connection, if there is one. A later question makes another."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close(CLOSE_TIMEOUT_S)
+
+
+class _Connection:
+    """One connection to a gateway, in a thread of its own. Answers are statuses, or why there is none."""
+
+    def __init__(self, address: str) -> None:
+        self.answers: queue.SimpleQueue[dict[str, Any] | str] = queue.SimpleQueue()
+        self._address = address
+        self._channel: Channel | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"status of {address}", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        return self._over.is_set()
+
+    def ask(self) -> None:
+        if self._channel is not None:
+            self._channel.send(Frame({"kind": "status"}))
+
+    def close(self, wait_s: float) -> None:
+        self._over.set()
+        if self._channel is not None:
+            self._channel.close("thank you")
+        self._thread.join(wait_s)
+
+    def _run(self) -> None:
         try:
             connect(
-                address,
+                self._address,
                 "status",
                 {},
-                on_open=channels.append,
-                on_frame=arrived,
-                on_closed=answers.put,
+                on_open=self._opened,
+                on_frame=self._arrived,
+                on_closed=self._closed,
+                beat_s=BEAT_S,
             )
         except ConnectionError:
             # What Flight says here is a paragraph about sockets.
-            answers.put("nobody listens there, or it is still starting")
-        except Refused as problem:
-            answers.put(str(problem))
+            self._closed("nothing listens there, or it is still starting")
+        except (Refused, Fenced) as problem:
+            self._closed(str(problem))
 
-    threading.Thread(target=ask, daemon=True).start()
-    try:
-        answer = answers.get(timeout=timeout_s)
-    except queue.Empty:
-        answer = f"nothing was heard within {timeout_s:g} s"
-    if isinstance(answer, str):
-        raise EnvironmentFailed(f"The gateway at {address} does not tell its status: {answer}.")
-    return answer
+    def _opened(self, channel: Channel) -> None:
+        self._channel = channel
+        if self._over.is_set():
+            channel.close("thank you")
+
+    def _arrived(self, frame: Frame) -> None:
+        status = frame.head.get("status")
+        if not isinstance(status, dict):
+            raise PeerError(f"a gateway that is asked for its status does not send {frame.kind!r}")
+        self.answers.put(status)
+
+    def _closed(self, why: str) -> None:
+        self._over.set()
+        self.answers.put(why)
 
 
 def status_of(settings: RunSettings, timeout_s: float = 5.0) -> dict[str, Any]:
-    """The status of a run. Raises `EnvironmentFailed` if its gateway does not answer."""
-    if not settings.gateway_port:
-        raise EnvironmentFailed(f"Run {settings.run!r} has no gateway yet.")
-    status = status_at(f"{settings.host}:{settings.gateway_port}", timeout_s)
-    if status["run"] != settings.run:
-        raise EnvironmentFailed(
-            f"Run {settings.run!r} has ended; its gateway's port now belongs to run {status['run']!r}."
-        )
-    return status
+    """The status of a run, once. Raises `EnvironmentFailed` if its gateway does not answer."""
+    with contextlib.closing(RunStatus(settings)) as status:
+        return status.ask(timeout_s)
 
 
 def started_as(node: str) -> str:

@@ -172,11 +172,18 @@ class Gateway:
     # --- status ------------------------------------------------------------------------------------------
 
     def _admit_status(self, _hello: Mapping[str, Any]) -> Accepted:
-        def send(channel: Channel) -> None:
-            channel.send(Frame({"kind": "status", "status": self.status()}))
+        """It is told on the opening of a connection, and again whenever it is asked for."""
+        box: list[Channel] = []
+
+        def tell() -> None:
+            box[0].send(Frame({"kind": "status", "status": self.status()}))
+
+        def opened(channel: Channel) -> None:
+            box.append(channel)
+            tell()
 
         return Accepted(
-            on_open=send, on_frame=lambda _frame: None, on_closed=lambda _reason: None, name="status"
+            on_open=opened, on_frame=lambda _frame: tell(), on_closed=lambda _reason: None, name="status"
         )
 
     def status(self) -> dict[str, Any]:

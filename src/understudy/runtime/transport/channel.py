@@ -110,8 +110,9 @@ class Channel:
         # The writer may be waiting; a full queue means it is not.
         with contextlib.suppress(queue.Full):
             self._outbound.put_nowait(None)
-        if self.cancel is not None:
-            self.cancel()
+        cancel = self.cancel
+        if cancel is not None:
+            cancel()
         log.debug("%s closed: %s", self.name, reason)
         self._on_closed(reason)
 

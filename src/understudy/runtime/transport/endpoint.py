@@ -231,6 +231,8 @@ def _run_channel(channel: Channel, writer: Any, reader: Any, on_open: Callable[[
         channel.close("the connection ended")
         writing.join()
         watching.join()
+        # A channel outlives its connection in its owner's hands; the connection itself must not.
+        channel.cancel = None
 
 
 def _watch(channel: Channel) -> None:
