@@ -7,8 +7,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from partitioned_history import Run, at, change, deliver, partitioned, verdict_on
+from written_runs import (
+    FLOW,
+    MADE,
+    Run,
+    at,
+    change,
+    deliver,
+    delivery,
+    invariants_of,
+    partitioned,
+    verdict_on,
+    write,
+)
 
+from understudy.core.bucket import NOTHING
 from understudy.history.judging import judge
 from understudy.history.records import (
     FORMAT_VERSION,
@@ -16,22 +29,30 @@ from understudy.history.records import (
     EndedRecord,
     HandedRecord,
     Header,
+    InstalledRecord,
     MissedRecord,
     ProducedRecord,
     Record,
     SealedRecord,
     StoppedRecord,
     ViewRecord,
-    line,
 )
 from understudy.history.verdict import Verdict
+
+STATS = "sink:stats/0"
+
+
+def judged(folder: Path) -> Verdict:
+    return judge(sorted(folder.glob("*.jsonl")))
+
+
+# --- processes that were killed ---------------------------------------------------------------------------
 
 
 def last_made_is_not_on_record(run: Run, *processes: str) -> None:
     """Bucket 5 of stats/0 was delivered, and these nodes were killed before they had written it down."""
     for process in processes:
-        slot = "PRIM" if process == "n1" else "SEC"
-        del run[process][at(run, process, ProducedRecord, 2, f"stats/0:{slot}")]
+        del run[process][at(run, process, ProducedRecord, number=5, to=STATS)]
         del run[process][-1]
 
 
@@ -43,89 +64,170 @@ def test_what_a_killed_node_made_last_may_not_be_on_record(tmp_path: Path) -> No
     assert verdict.unwitnessed == 1
 
 
-def test_a_bucket_that_others_went_past_without_making_it_was_made_by_nobody(tmp_path: Path) -> None:
+def test_what_nodes_that_ended_in_good_order_did_not_make_was_made_by_none(tmp_path: Path) -> None:
+    run = partitioned()
+    for process in ("n1", "n2"):
+        del run[process][at(run, process, ProducedRecord, number=5, to=STATS)]
+    verdict = verdict_on(run, tmp_path)
+    assert invariants_of(verdict) == {"contents"}
+    assert verdict.unwitnessed == 0
+
+
+def test_a_bucket_that_others_went_past_without_making_it_was_made_by_none(tmp_path: Path) -> None:
     run = partitioned()
     last_made_is_not_on_record(run, "n1", "n2")
-    run["n2"].append(ProducedRecord(14, "n2", 6, 1, "x", "stats/0:SEC", "<egress>/0"))
+    run["n2"].append(ProducedRecord(14, "n2", 6, 1, "x", "stats/0:1", STATS))
     del run["gateway"][-1]
-    assert {finding.invariant for finding in verdict_on(run, tmp_path).findings} == {"contents"}
+    assert invariants_of(verdict_on(run, tmp_path)) == {"contents"}
 
 
-def begin_again(run: Run, at_index: int) -> list[list[Record]]:
-    """The gateway's records before it was killed, and after it began again."""
-    return [run["gateway"][:at_index], run["gateway"][at_index:]]
+def test_what_was_made_for_another_sink_does_not_show_how_far_a_copy_came(tmp_path: Path) -> None:
+    run = partitioned()
+    last_made_is_not_on_record(run, "n1", "n2")
+    run["n2"].append(ProducedRecord(14, "n2", 6, 1, "x", "stats/0:1", "sink:other/0"))
+    del run["gateway"][-1]
+    verdict = verdict_on(run, tmp_path)
+    assert verdict.findings == []
+    assert verdict.unwitnessed == 1
 
 
-def write_parts(file: Path, sessions: list[list[Record]], headers: list[Header] | None = None) -> None:
-    heads = headers or [Header(FORMAT_VERSION, "partitioned", file.stem) for _ in sessions]
-    lines = [line(each) for head, records in zip(heads, sessions, strict=True) for each in (head, *records)]
-    file.write_text("".join(f"{each}\n" for each in lines))
+def test_a_killed_gateway_need_not_have_delivered_everything(tmp_path: Path) -> None:
+    run = partitioned()
+    del run["gateway"][at(run, "gateway", DeliveredRecord, -1) :]
+    assert verdict_on(run, tmp_path).findings == []
 
 
-def verdict_on_sessions(run: Run, folder: Path, sessions: list[list[Record]]) -> Verdict:
+# --- a gateway that begins again --------------------------------------------------------------------------
+
+
+def begun_again(run: Run, folder: Path, at_index: int, *first: Record) -> Verdict:
+    """The gateway was killed before this record; the next one begins with other records, then goes on."""
+    before, after = run["gateway"][:at_index], run["gateway"][at_index:]
     verdict_on(run, folder)
-    write_parts(folder / "gateway.jsonl", sessions)
-    return judge(sorted(folder.glob("*.jsonl")))
+    write(folder / "gateway.jsonl", [before, [*first, *after]])
+    return judged(folder)
 
 
 def test_a_gateway_that_begins_again_may_repeat_what_it_sealed_and_the_view(tmp_path: Path) -> None:
     run = partitioned()
-    before, after = begin_again(run, at(run, "gateway", DeliveredRecord, 1))
     again = [
-        run["gateway"][at(run, "gateway", kind, nth)] for kind, nth in ((ViewRecord, 1), (SealedRecord, 3))
+        run["gateway"][at(run, "gateway", ViewRecord, 1)],
+        *(run["gateway"][at(run, "gateway", SealedRecord, nth)] for nth in (1, 2, 4)),
     ]
-    verdict = verdict_on_sessions(run, tmp_path, [before, [*again, *after]])
+    verdict = begun_again(run, tmp_path, at(run, "gateway", DeliveredRecord, 1), *again)
     assert verdict.findings == []
-    assert (verdict.sealed, verdict.views) == (4, 3)
+    assert (verdict.sealed, verdict.views) == (5, 3)
 
 
-def test_a_gateway_that_begins_again_must_not_seal_other_rows_or_go_back_in_views(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "invariant"),
+    [
+        (ViewRecord(9, "gateway", 1, ()), "views-rise"),
+        (ViewRecord(9, "gateway", 2, ()), "views-rise"),
+        (SealedRecord(9, "gateway", "packets", 5, 3), "sealed-once"),
+        (delivery(MADE, "stats", 1, 2, (2,)), "dup-free"),
+    ],
+    ids=["an older view", "another view of this epoch", "other rows", "a delivery"],
+)
+def test_a_gateway_that_begins_again_must_not_go_back(tmp_path: Path, first: Record, invariant: str) -> None:
     run = partitioned()
-    before, after = begin_again(run, at(run, "gateway", DeliveredRecord, 1))
-    again: list[Record] = [
-        run["gateway"][at(run, "gateway", ViewRecord)],
-        SealedRecord(9, "gateway", 5, 3, "other"),
-    ]
-    verdict = verdict_on_sessions(run, tmp_path, [before, [*again, *after]])
-    assert {finding.invariant for finding in verdict.findings} == {"sealed-once", "views-rise"}
+    verdict = begun_again(run, tmp_path, at(run, "gateway", DeliveredRecord, 1, sink="stats"), first)
+    assert invariants_of(verdict) == {invariant}
 
 
-@pytest.mark.parametrize(("through", "invariants"), [(4, set()), (5, {"loss-free"})])
+def test_a_gateway_that_begins_again_repeats_a_sealed_bucket_once_at_most(tmp_path: Path) -> None:
+    run = partitioned()
+    again = run["gateway"][at(run, "gateway", SealedRecord)]
+    verdict = begun_again(run, tmp_path, at(run, "gateway", DeliveredRecord), again, again)
+    assert invariants_of(verdict) == {"sealed-once"}
+
+
+@pytest.mark.parametrize(("after", "invariants"), [(4, set()), (5, {"loss-free"})])
 def test_deliveries_that_a_killed_gateway_did_not_record_matter_if_they_had_rows(
-    tmp_path: Path, through: int, invariants: set[str]
+    tmp_path: Path, after: int, invariants: set[str]
 ) -> None:
     run = partitioned()
-    index = at(run, "gateway", DeliveredRecord, 1)
-    change(
-        run, "gateway", index, after=through, through=6, buckets=run["gateway"][index].buckets[through - 4 :]
-    )  # type: ignore[union-attr]
-    verdict = verdict_on_sessions(run, tmp_path, begin_again(run, index))
-    assert {finding.invariant for finding in verdict.findings} == invariants
+    index = at(run, "gateway", DeliveredRecord, 1, sink="stats")
+    run["gateway"][index] = delivery(MADE, "stats", after, 6, (5,) if after < 5 else ())
+    assert invariants_of(begun_again(run, tmp_path, index)) == invariants
 
 
-def test_what_was_sealed_last_before_a_kill_may_have_left_the_ingress_unrecorded(tmp_path: Path) -> None:
+def test_only_the_first_delivery_to_each_sink_may_leave_a_gap_after_a_restart(tmp_path: Path) -> None:
     run = partitioned()
-    before, after = begin_again(run, at(run, "gateway", DeliveredRecord, 1))
-    later: list[Record] = [
-        ProducedRecord(13, "gateway", 8, 1, "x", "<ingress>/0:PRIM", "sessions/0"),
-        *after[:-1],
+    index = at(run, "gateway", DeliveredRecord, 1, sink="stats")
+    run["gateway"][index : index + 1] = [
+        delivery(MADE, "stats", 3, 5, (5,)),
+        delivery(MADE, "stats", 6, 7, ()),
     ]
-    before.append(SealedRecord(12, "gateway", 7, 2, "in7"))
-    assert verdict_on_sessions(run, tmp_path, [before, later]).findings == []
+    (finding,) = begun_again(run, tmp_path, index).findings
+    assert (finding.invariant, "stop at 5 and go on after 6" in finding.what) == ("loss-free", True)
 
 
-def without_the_oldest_part(run: Run, folder: Path) -> Verdict:
-    """The part of the gateway's history about buckets 1 and 2 is gone."""
+def test_each_sink_has_its_own_first_delivery_after_a_restart(tmp_path: Path) -> None:
+    run = partitioned()
+    deliveries = [
+        delivery(MADE, sink, *group)
+        for sink, group in (
+            ("stats", (NOTHING, 2, (1, 2))),
+            ("counts", (NOTHING, 2, (2,))),
+            ("stats", (4, 5, (5,))),
+            ("counts", (3, 5, (4,))),
+        )
+    ]
+    index = at(run, "gateway", DeliveredRecord)
+    run["gateway"][index:-1] = deliveries
+    assert begun_again(run, tmp_path, index + 2).findings == []
+
+
+def test_what_was_sealed_last_before_a_kill_may_have_left_the_source_unrecorded(tmp_path: Path) -> None:
+    run = partitioned()
+    del run["gateway"][-1]
+    index = at(run, "gateway", DeliveredRecord, 1, sink="stats")
+    run["gateway"].insert(index, SealedRecord(12, "gateway", "packets", 7, 2))
+    later = ProducedRecord(13, "gateway", 8, 1, "x", "packets/0:0", "sessions/0")
+    assert begun_again(run, tmp_path, index + 1, later).findings == []
+
+
+def test_what_was_sealed_before_the_last_must_have_left_its_source_also_if_the_gateway_was_killed(
+    tmp_path: Path,
+) -> None:
+    run = partitioned()
+    del run["gateway"][-1]
+    index = at(run, "gateway", DeliveredRecord, 1, sink="stats")
+    run["gateway"][index:index] = [SealedRecord(12, "gateway", "packets", number, 2) for number in (6, 7)]
+    later = ProducedRecord(13, "gateway", 8, 1, "x", "packets/0:0", "sessions/0")
+    found = begun_again(run, tmp_path, index + 2, later).findings
+    assert {finding.invariant for finding in found} == {"input-loss-free"}
+    assert all('"number":6' in finding.record for finding in found)
+
+
+def test_a_node_that_begins_again_has_taken_nothing(tmp_path: Path) -> None:
+    run = partitioned()
+    verdict_on(run, tmp_path)
+    copy = "sessions/0:0"
+    whole, rest = HandedRecord(15, "n1", NOTHING, 5, (1, 2, 5), copy), run["n1"]
+    write(tmp_path / "n1.jsonl", [rest, [whole]])
+    assert judged(tmp_path).findings == []
+    write(tmp_path / "n1.jsonl", [rest, [HandedRecord(15, "n1", 5, 6, (), copy)]])
+    assert invariants_of(judged(tmp_path)) == {"input-loss-free"}
+
+
+# --- parts that were removed ------------------------------------------------------------------------------
+
+
+def without_the_oldest_part(run: Run, folder: Path, *gone: str) -> Verdict:
+    """The part of the gateway's history about buckets 1 and 2 is gone, and all deliveries to some sinks."""
     verdict_on(run, folder)
-    gone = at(run, "gateway", DeliveredRecord)
     rest = [
         record
-        for index, record in enumerate(run["gateway"])
-        if index > gone or getattr(record, "number", 0) > 2
+        for record in run["gateway"]
+        if getattr(record, "number", 9) > 2
+        and getattr(record, "through", 9) > 2
+        and not isinstance(record, ViewRecord)
+        and not (isinstance(record, DeliveredRecord) and record.sink in gone)
     ]
-    head = Header(FORMAT_VERSION, "partitioned", "gateway", 2, False, 2, 2, 2)
-    write_parts(folder / "gateway.jsonl", [rest], [head])
-    return judge(sorted(folder.glob("*.jsonl")))
+    write(folder / "gateway.jsonl", [rest], [Header(FORMAT_VERSION, FLOW, "gateway", 2, False, 2, 2)])
+    return judged(folder)
 
 
 def test_with_its_oldest_parts_removed_a_history_is_judged_from_the_next_bucket_on(tmp_path: Path) -> None:
@@ -135,11 +237,33 @@ def test_with_its_oldest_parts_removed_a_history_is_judged_from_the_next_bucket_
     assert verdict.judged_from == 3
 
 
+def test_a_sink_whose_deliveries_are_all_in_removed_parts_may_have_been_given_everything(
+    tmp_path: Path,
+) -> None:
+    verdict = without_the_oldest_part(partitioned(), tmp_path, "counts")
+    assert verdict.findings == []
+    assert verdict.clean
+
+
 def test_what_is_left_after_the_oldest_parts_is_judged(tmp_path: Path) -> None:
     run = partitioned()
     deliver(run, 1, "stats/0=other")
-    verdict = without_the_oldest_part(run, tmp_path)
-    assert {finding.invariant for finding in verdict.findings} == {"contents"}
+    assert invariants_of(without_the_oldest_part(run, tmp_path)) == {"contents"}
+
+
+def test_what_was_sealed_after_the_removed_parts_must_have_left_its_source(tmp_path: Path) -> None:
+    run = partitioned()
+    change(run, "gateway", at(run, "gateway", ProducedRecord, to="sessions/0", number=5), rows=1)
+    assert invariants_of(without_the_oldest_part(run, tmp_path)) == {"input-loss-free"}
+
+
+def test_a_bucket_whose_way_from_the_source_is_in_a_removed_part_is_not_judged(tmp_path: Path) -> None:
+    verdict_on(partitioned(), tmp_path)
+    rest = [SealedRecord(2, "gateway", "names", 5, 2), EndedRecord(13, "gateway")]
+    write(tmp_path / "gateway.jsonl", [rest], [Header(FORMAT_VERSION, FLOW, "gateway", 2, False, 5, 2)])
+    assert judged(tmp_path).findings == []
+    write(tmp_path / "gateway.jsonl", [rest], [Header(FORMAT_VERSION, FLOW, "gateway", 2, False, 4, 2)])
+    assert invariants_of(judged(tmp_path)) == {"input-loss-free"}
 
 
 def test_a_node_whose_oldest_part_is_gone_may_have_made_what_was_delivered(tmp_path: Path) -> None:
@@ -147,14 +271,17 @@ def test_a_node_whose_oldest_part_is_gone_may_have_made_what_was_delivered(tmp_p
     verdict_on(run, tmp_path)
     for process in ("n1", "n2"):
         rest = [r for r in run[process] if getattr(r, "number", 0) > 2 or getattr(r, "through", 0) > 2]
-        write_parts(
+        write(
             tmp_path / f"{process}.jsonl",
             [[*rest, EndedRecord(13, process)]],
-            [Header(FORMAT_VERSION, "partitioned", process, 2, False, 2)],
+            [Header(FORMAT_VERSION, FLOW, process, 2, False, 2)],
         )
-    verdict = judge(sorted(tmp_path.glob("*.jsonl")))
+    verdict = judged(tmp_path)
     assert verdict.findings == []
     assert verdict.judged_from == 3
+
+
+# --- records that are damaged, or were never written ------------------------------------------------------
 
 
 def damage(folder: Path, process: str, index: int, text: str) -> None:
@@ -165,28 +292,51 @@ def damage(folder: Path, process: str, index: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("process", "kind", "nth", "of"),
+    ("process", "kind", "facts"),
     [
-        ("gateway", DeliveredRecord, 0, ""),
-        ("gateway", ProducedRecord, 0, "<ingress>/0:PRIM"),
-        ("n1", HandedRecord, 0, "sessions/0:PRIM"),
-        ("n1", ProducedRecord, 0, "stats/0:PRIM"),
+        ("gateway", DeliveredRecord, {"sink": "stats"}),
+        ("gateway", DeliveredRecord, {"sink": "counts"}),
+        ("gateway", SealedRecord, {"source": "packets"}),
+        ("gateway", ProducedRecord, {"of": "packets/0:0", "to": "sessions/0"}),
+        ("gateway", ProducedRecord, {"of": "packets/0:0", "to": "counts/0"}),
+        ("n1", HandedRecord, {"of": "sessions/0:0"}),
+        ("n1", ProducedRecord, {"of": "stats/0:0"}),
     ],
 )
 def test_a_damaged_line_is_named_and_the_rest_is_judged(
-    tmp_path: Path, process: str, kind: type[Record], nth: int, of: str
+    tmp_path: Path, process: str, kind: type[Record], facts: dict[str, str]
 ) -> None:
     run = partitioned()
-    change(run, "n3", at(run, "n3", HandedRecord, 0, "stats/1:SEC"), after=3)
+    change(run, "n3", at(run, "n3", HandedRecord), after=3)
     verdict_on(run, tmp_path)
-    index = at(run, process, kind, nth, of)
+    index = at(run, process, kind, 0, **facts)
     damage(tmp_path, process, index, "{ rubbish\n")
-    verdict = judge(sorted(tmp_path.glob("*.jsonl")))
+    verdict = judged(tmp_path)
     assert [(each.file, each.line) for each in verdict.damages] == [
         (str(tmp_path / f"{process}.jsonl"), index + 2)
     ]
     assert not verdict.clean
-    assert {finding.invariant for finding in verdict.findings} == {"input-loss-free"}
+    assert invariants_of(verdict) == {"input-loss-free"}
+
+
+def test_where_a_state_may_have_been_given_by_a_damaged_record_any_position_will_do(tmp_path: Path) -> None:
+    run = partitioned()
+    verdict_on(run, tmp_path)
+    damage(tmp_path, "n3", at(run, "n3", InstalledRecord), "{ rubbish\n")
+    verdict = judged(tmp_path)
+    assert verdict.findings == []
+    assert len(verdict.damages) == 1
+
+
+@pytest.mark.parametrize("sink", ["stats", "counts"])
+def test_every_delivery_to_a_sink_may_be_damaged_and_the_run_still_end(tmp_path: Path, sink: str) -> None:
+    run = partitioned()
+    verdict_on(run, tmp_path)
+    for nth in (0, 1):
+        damage(tmp_path, "gateway", at(run, "gateway", DeliveredRecord, nth, sink=sink), "{ rubbish\n")
+    verdict = judged(tmp_path)
+    assert verdict.findings == []
+    assert len(verdict.damages) == 2
 
 
 @pytest.mark.parametrize(
@@ -205,11 +355,11 @@ def test_records_that_were_never_written_are_told_and_do_not_count_as_lost(
 
 def test_a_part_that_is_missing_in_between_is_damage(tmp_path: Path) -> None:
     parts = {
-        1: Header(3, "f", "n", 1),
-        2: Header(3, "f", "n", 2, False, 4),
-        4: Header(3, "f", "n", 4, False, 9),
+        1: Header(FORMAT_VERSION, "f", "n", 1),
+        2: Header(FORMAT_VERSION, "f", "n", 2, False, 4),
+        4: Header(FORMAT_VERSION, "f", "n", 4, False, 9),
     }
     for part, header in parts.items():
-        write_parts(tmp_path / f"n.part-{part:06d}.jsonl", [[]], [header])
+        write(tmp_path / f"n.part-{part:06d}.jsonl", [[]], [header])
     verdict = judge(tmp_path.glob("*.jsonl"))
     assert [each.why for each in verdict.damages] == ["part 3 is missing before it"]

@@ -305,6 +305,9 @@ def _check(hint: Any) -> _Check:
 def _plain(hint: type[Any], value: Any, name: str) -> Any:
     if type(value) is not hint:
         raise ValueError(f"{name} is {value!r}, not {hint.__name__}")
+    if hint is str and not value.isascii():
+        # JSON can name half a character. It could not be printed in a verdict.
+        value.encode()
     return value
 
 
