@@ -484,6 +484,8 @@ class Host(Machine[HostEvent, HostInstruction]):
         try:
             self._arrived(node, parcel)
         except PeerError as problem:
+            if node == self.name:
+                raise BrokenInvariant(f"this host broke the protocol itself: {problem}") from problem
             # Decided before anything changed, so nothing stands but the end of this connection.
             del self._out[before:]
             self._out.append(Cut(node, serial, str(problem)))

@@ -211,6 +211,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         seat = self._seat_of(copy, epoch)
         if seat is None or seat.status is not Status.STDBY:
             return []
+        self._suspected.discard(seat.node)
         return [self._publish({copy.partition: self._with(copy, replace(seat, status=Status.ACTIVE))})]
 
     def _bury(
@@ -414,12 +415,10 @@ class Controller(Machine[ControllerEvent, Decision]):
         return [node for node in self.members_in_order if node not in view.drained and node not in taken]
 
     def check(self) -> None:
-        if self.view is None:
-            return
-        absent = set(self.view.load) - self.members.keys() - self._missed
-        require(not self.members or not (self._missed & self.members.keys()), "a member is missed")
-        for node in self._missed:
-            require(node not in absent, f"{node} is missed and forgotten")
+        both = self._missed & self.members.keys()
+        require(not both, f"{sorted(both)} are members and missed")
+        gone = self._suspected - self.members.keys()
+        require(not gone, f"{sorted(gone)} are suspected and no members")
 
 
 def _in_order(members: Mapping[str, int]) -> list[str]:
