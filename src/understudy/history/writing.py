@@ -24,7 +24,6 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.history.records import (
@@ -65,17 +64,6 @@ def older_parts(file: Path) -> dict[int, Path]:
         if whose == process and number is not None:
             found[number] = each
     return dict(sorted(found.items()))
-
-
-class HistoryWriter:
-    """Writes a header, then records, to a text stream. It opens, flushes and closes nothing."""
-
-    def __init__(self, stream: TextIO, flow: str) -> None:
-        self._stream = stream
-        self._stream.write(line(Header(FORMAT_VERSION, flow)) + "\n")
-
-    def write(self, record: Record) -> None:
-        self._stream.write(line(record) + "\n")
 
 
 class OnRecord:
