@@ -12,6 +12,7 @@ from understudy.history.records import (
     FORMAT_VERSION,
     BegunRecord,
     DeliveredRecord,
+    EndedRecord,
     HandedRecord,
     Header,
     LeftOutRecord,
@@ -105,6 +106,16 @@ def test_a_damaged_history_ends_with_1_and_names_invariant_and_record(
     ]
     assert violated[0].split()[:2] == [invariant, "VIOLATED"]
     assert '"kind":"delivered"' in violated[1]
+
+
+def test_a_sink_that_was_given_nothing_is_named(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = ProducedRecord(9, "a", 2, 4, "y2", "stats/0:0", "sink:alarms/0")
+    _write(run_folder / "history" / "a.jsonl", [*_node("a"), made])
+    _write(run_folder / "history" / "gateway.jsonl", [*GATEWAY, EndedRecord(13, "gateway")])
+    assert main(["check", str(run_folder)]) == 1
+    out = capsys.readouterr().out
+    assert "loss-free        VIOLATED 1 time" in out
+    assert "the run ended with alarms at the beginning, and bucket 2 has rows for it" in out
 
 
 def test_replicas_that_differ_are_named(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -439,6 +439,13 @@ def test_a_finding_names_its_sink_and_leaves_the_other_sink_alone(
     assert f'"sink":"{sink}"' in finding.record
 
 
+@pytest.mark.parametrize("damage", [damage for damages in BREACHES.values() for damage in damages])
+def test_no_finding_shows_the_number_that_stands_for_no_bucket(tmp_path: Path, damage: Damage) -> None:
+    run = partitioned()
+    damage(run)
+    assert [each for each in verdict_on(run, tmp_path).findings if str(NOTHING) in each.what] == []
+
+
 def test_every_finding_is_counted_and_shows_the_record_that_gave_it_away(tmp_path: Path) -> None:
     run = partitioned()
     for damage in (deliver_other_rows, seal_a_bucket_twice, publish_an_older_view, take_a_group_twice):

@@ -25,6 +25,7 @@ from understudy.core.bucket import NOTHING
 from understudy.history.judging import judge
 from understudy.history.records import (
     FORMAT_VERSION,
+    BegunRecord,
     DeliveredRecord,
     EndedRecord,
     HandedRecord,
@@ -186,6 +187,14 @@ def test_what_was_sealed_last_before_a_kill_may_have_left_the_source_unrecorded(
     run["gateway"].insert(index, SealedRecord(12, "gateway", "packets", 7, 2))
     later = ProducedRecord(13, "gateway", 8, 1, "x", "packets/0:0", "sessions/0")
     assert begun_again(run, tmp_path, index + 1, later).findings == []
+
+
+def test_a_gateway_that_has_sealed_nothing_since_it_began_again_has_not_ended(tmp_path: Path) -> None:
+    run = partitioned()
+    run["gateway"][-1:] = [SealedRecord(12, "gateway", "packets", number, 2) for number in (6, 7)]
+    assert begun_again(run, tmp_path, len(run["gateway"]), BegunRecord(14, "gateway")).findings == []
+    ended = begun_again(run, tmp_path, len(run["gateway"]), EndedRecord(14, "gateway"))
+    assert invariants_of(ended) == {"input-loss-free"}
 
 
 def test_what_was_sealed_before_the_last_must_have_left_its_source_also_if_the_gateway_was_killed(

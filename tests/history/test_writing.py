@@ -14,6 +14,7 @@ from understudy.core.bucket import NOTHING
 from understudy.history.judging import judge
 from understudy.history.reading import entries, records_of
 from understudy.history.records import (
+    FORMAT_VERSION,
     DeliveredRecord,
     Header,
     ProducedRecord,
@@ -34,7 +35,11 @@ def opened(folder: Path, *, total_bytes: int = 2**30, part_bytes: int = PART_BYT
 
 
 def sealed(number: int) -> SealedRecord:
-    return SealedRecord(number, "gateway", number, 3, f"packets:{number:032x}")
+    return SealedRecord(number, "gateway", "packets", number, 3)
+
+
+def delivered(sink: str, through: int) -> DeliveredRecord:
+    return DeliveredRecord(1, "gateway", sink, NOTHING, through, ())
 
 
 def fill(file: PartedFile, numbers: range) -> None:
@@ -56,14 +61,16 @@ def test_a_full_part_is_followed_by_the_next_and_all_are_read_in_order(tmp_path:
     file = opened(tmp_path)
     fill(file, range(100))
     file.close()
-    assert numbers_in(tmp_path) == list(range(100))
+    numbers = numbers_in(tmp_path)
+    assert numbers == list(range(100))
     sizes = [each.stat().st_size for each in tmp_path.iterdir()]
     assert len(sizes) > 4
     assert max(sizes) < PART_BYTES + 200
     heads = headers_in(tmp_path)
     assert [head.part for head in heads] == list(range(1, len(heads) + 1))
     assert [head.begins for head in heads] == [True] + [False] * (len(heads) - 1)
-    assert all(head.before == head.sealed for head in heads)
+    firsts = [next(number for number in numbers if number > head.before) for head in heads[1:]]
+    assert [first - 1 for first in firsts] == [head.before for head in heads[1:]]
 
 
 def test_the_oldest_parts_go_and_what_is_left_says_from_where_on(tmp_path: Path) -> None:
@@ -82,7 +89,7 @@ def test_the_oldest_parts_go_and_what_is_left_says_from_where_on(tmp_path: Path)
 def test_the_next_process_goes_on_with_the_parts_and_knows_what_is_on_record(tmp_path: Path) -> None:
     fill(opened(tmp_path), range(50))
     again = opened(tmp_path)
-    assert again.on_record.sealed == 49
+    assert again.on_record.highest == 49
     fill(again, range(50, 100))
     again.close()
     assert numbers_in(tmp_path) == list(range(100))
@@ -95,7 +102,7 @@ def test_a_process_that_died_between_two_parts_is_followed_by_the_next_part(tmp_
     newest = max(older_parts(tmp_path / "gateway.jsonl"))
     (tmp_path / "gateway.jsonl").rename(tmp_path / f"gateway.part-{newest + 1:06d}.jsonl")
     again = opened(tmp_path)
-    assert (again.on_record.sealed, again.on_record.part) == (49, newest + 2)
+    assert (again.on_record.highest, again.on_record.part) == (49, newest + 2)
     again.close()
     assert judge(tmp_path.glob("*.jsonl")).clean
 
@@ -119,21 +126,39 @@ def test_no_damage_keeps_a_process_from_beginning_again(tmp_path: Path, damage: 
 
 
 def test_what_is_needed_of_a_long_part_is_found_by_a_bounded_look_at_its_end(tmp_path: Path) -> None:
-    view = ViewRecord(1, "gateway", 7, ())
-    delivered = DeliveredRecord(1, "gateway", NOTHING, 3, ())
-    head = Header(3, "flow", "gateway", 4, False, 100, 90, 6)
+    view = line(ViewRecord(1, "gateway", 7, ()))
+    stats, counts = (line(delivered(sink, 3)) for sink in ("stats", "counts"))
+    head = line(Header(FORMAT_VERSION, "flow", "gateway", 4, False, 100, 6))
     file = tmp_path / "gateway.jsonl"
-    middle = [line(ProducedRecord(1, "gateway", n, 1, "x" * 90)) for n in range(101, 4_000)]
+    middle = [
+        line(ProducedRecord(1, "gateway", number, 1, "x" * 90, "packets/0:0", "stats/0"))
+        for number in range(101, 4_000)
+    ]
     assert len("".join(middle)) > 2 * TAIL_BYTES
-    file.write_text(
-        "\n".join([line(head), "{ rubbish", *middle, line(view), line(delivered), line(sealed(3_999)), ""])
-    )
+    file.write_text("\n".join([head, "{ rubbish", stats, *middle, view, counts, ""]))
     found = OnRecord.at_the_end_of(file)
-    assert (found.part, found.sealed, found.epoch, found.delivered) == (4, 3_999, 7, 3)
-    assert found.highest == 3_999
-    # What lies further back is not looked for: the head of the part says how far things were at least.
-    file.write_text("\n".join([line(head), line(sealed(101)), *middle, ""]))
-    assert OnRecord.at_the_end_of(file).sealed == 90
+    # What lies further back is not looked for.
+    assert (found.part, found.highest, found.epoch, found.delivered) == (4, 3_999, 7, {"counts": 3})
+    # The head of the part says how far things were at least.
+    file.write_text("\n".join([head, view, *("{ rubbish" for _ in range(TAIL_BYTES)), ""]))
+    found = OnRecord.at_the_end_of(file)
+    assert (found.part, found.highest, found.epoch, found.delivered) == (4, 100, 6, {})
+
+
+def test_a_process_that_died_at_the_head_of_a_part_left_what_it_delivered_in_the_part_before(
+    tmp_path: Path,
+) -> None:
+    file = opened(tmp_path)
+    file.write([delivered("stats", 3), delivered("counts", 5), delivered("stats", 7)])
+    number = 0
+    while not older_parts(tmp_path / "gateway.jsonl"):
+        fill(file, range(number, number + 1))
+        number += 1
+    file.close()
+    again = opened(tmp_path)
+    assert again.on_record.delivered == {"stats": 7, "counts": 5}
+    assert (again.on_record.part, again.on_record.highest) == (2, number - 1)
+    again.close()
 
 
 FULL_DISK = """
@@ -222,7 +247,7 @@ def test_a_process_killed_while_it_writes_leaves_a_history_that_the_next_goes_on
     process.wait()
     process.stdout.close()
     again = opened(tmp_path)
-    known = again.on_record.sealed
+    known = again.on_record.highest
     fill(again, range(known + 1, known + 50))
     assert numbers_in(tmp_path) == list(range(known + 50))
     assert judge(tmp_path.glob("*.jsonl")).clean

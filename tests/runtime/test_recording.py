@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from understudy.core.flux_view import FluxView
-from understudy.core.topology import EGRESS, INGRESS
 
 from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.shape.partition import Copy, Partition
-from understudy.core.view import Seat, Slot, Status, View
+from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.engine.interface import Snapshot
+from understudy.engine.segments import SINK_PREFIX
+from understudy.history import evidence
 from understudy.history.judging import judge
 from understudy.history.reading import records_of
 from understudy.history.records import (
@@ -22,10 +22,12 @@ from understudy.history.records import (
     DeliveredRecord,
     HandedRecord,
     InstalledRecord,
-    LeftOutRecord,
     ProducedRecord,
     Record,
+    SealedRecord,
+    SenderRecord,
     SnapshotRecord,
+    SuspectedRecord,
     ViewRecord,
     parts_of,
 )
@@ -35,7 +37,10 @@ from understudy.runtime.payload import decode, encode
 from understudy.runtime.recording import Recorder, shown
 from understudy.runtime.settings import RunSettings
 
-SESSIONS = [Copy(Partition("sessions", index), Slot.PRIM) for index in (0, 1)]
+PACKETS = Copy(Partition("packets"))
+SESSIONS = [Copy(Partition("sessions", index)) for index in (0, 1)]
+STATS = Partition(f"{SINK_PREFIX}stats")
+SEATS = Seats(1, (Seat("n1", 1, Status.ACTIVE), Seat("n2", 1, Status.ACTIVE)))
 
 
 def settings(folder: Path, *, history: bool = True) -> RunSettings:
@@ -63,7 +68,7 @@ def written(folder: Path, process: str) -> list[Record]:
 def test_every_copy_has_its_own_place_in_its_input(tmp_path: Path) -> None:
     recorder = Recorder(settings(tmp_path), "flow", "n1")
     recorder.handed_to(SESSIONS[0], [bucket(1, {"a": table(1)}), Bucket(4)])
-    recorder.handed_to(SESSIONS[1], [together(2, {INGRESS: bucket(2, {"a": table(1)})})])
+    recorder.handed_to(SESSIONS[1], [together(2, {PACKETS.partition: bucket(2, {"a": table(1)})})])
     recorder.installed_in(SESSIONS[1], 7, 3)
     recorder.handed_to(SESSIONS[0], [Bucket(6)])
     recorder.handed_to(SESSIONS[1], [Bucket(6)])
@@ -91,12 +96,12 @@ def test_a_delivered_bucket_shows_the_digests_that_its_producers_noted_down(tmp_
         Partition("stats", 3): bucket(3, {"stats": table()}),
     }
     for partition, part in parts.items():
-        recorder.produced_for(Copy(partition, Slot.SEC), EGRESS, [Bucket(2), part])
+        recorder.produced_for(Copy(partition, 1), STATS, [Bucket(2), part])
     recorder.close()
     made = {
-        each.of.removesuffix(":SEC"): each.digest
+        each.of.removesuffix(":1"): each.digest
         for each in written(tmp_path, "n1")
-        if isinstance(each, ProducedRecord) and each.to == "<egress>/0" and each.rows
+        if isinstance(each, ProducedRecord) and each.to == "sink:stats/0" and each.rows
     }
     number, rows, text = shown(together(3, parts))
     assert (number, rows) == (3, 5)
@@ -113,65 +118,98 @@ def test_different_rows_show_and_the_last_digits_of_floats_do_not() -> None:
     assert shown(together(3, {Partition("stats"): bucket(3, {"stats": table()})})) == (3, 0, "")
 
 
-def test_views_states_and_arrivals_name_partitions_and_copies(tmp_path: Path) -> None:
+def test_the_judge_and_the_runtime_call_sinks_alike() -> None:
+    assert evidence.SINK == SINK_PREFIX
+
+
+def test_views_states_senders_and_arrivals_name_partitions_and_copies(tmp_path: Path) -> None:
     recorder = Recorder(settings(tmp_path), "flow", "gateway")
-    seats = {Slot.PRIM: Seat("n1", 1, Status.ACTIVE), Slot.SEC: Seat("n2", 1, Status.ACTIVE)}
-    view = FluxView(1, {copy.partition: View(1, seats) for copy in SESSIONS})
-    recorder.flux_view(view)
-    recorder.flux_view(view)
+    view = View(1, {copy.partition: SEATS for copy in SESSIONS})
+    recorder.view(view)
+    recorder.view(view)
     recorder.snapshot_of(SESSIONS[0], 5, Snapshot(tmp_path, "d", 8, 7, 900), 40)
     recorder.installed_in(SESSIONS[1], 5, 8)
     recorder.arrived(Partition("stats", 1), [bucket(3, {"stats": table(1, 2)}), Bucket(4)])
     recorder.arrived(Partition("stats", 1), [])
+    recorder.sender(Copy(Partition("stats", 1), 1))
+    recorder.suspected("n2")
     recorder.close()
-    facts = [(each.seats if isinstance(each, ViewRecord) else each) for each in written(tmp_path, "gateway")]
-    copies = [f"sessions/{index}:{slot}" for index in (0, 1) for slot in ("PRIM", "SEC")]
-    assert facts[0] == tuple((c, "n1" if c.endswith("PRIM") else "n2", 1, "ACTIVE") for c in copies)
-    snapshot, installed, arrived = facts[1:]
+    viewed, snapshot, installed, arrived, sender, suspected = written(tmp_path, "gateway")
+    assert isinstance(viewed, ViewRecord)
+    assert viewed.seats == tuple(
+        (f"sessions/{index}:{replica}", node, 1, "ACTIVE")
+        for index in (0, 1)
+        for replica, node in enumerate(("n1", "n2"))
+    )
     assert isinstance(snapshot, SnapshotRecord)
-    assert (snapshot.of, snapshot.through, snapshot.bytes) == ("sessions/0:PRIM", 8, 900)
+    assert (snapshot.of, snapshot.through, snapshot.bytes) == ("sessions/0:0", 8, 900)
     assert isinstance(installed, InstalledRecord)
-    assert (installed.of, installed.through) == ("sessions/1:PRIM", 8)
+    assert (installed.of, installed.through) == ("sessions/1:0", 8)
     assert isinstance(arrived, ArrivedRecord)
     assert (arrived.partition, arrived.through, arrived.rows) == ("stats/1", 4, 2)
+    assert isinstance(sender, SenderRecord)
+    assert sender.copy == "stats/1:1"
+    assert isinstance(suspected, SuspectedRecord)
+    assert suspected.node == "n2"
 
 
-def test_a_restarted_process_does_not_record_buckets_views_and_deliveries_again(tmp_path: Path) -> None:
-    seats = {Slot.PRIM: Seat("n1", 1, Status.ACTIVE), Slot.SEC: Seat("n2", 1, Status.ACTIVE)}
+def test_only_a_bucket_with_rows_is_recorded_as_sealed(tmp_path: Path) -> None:
+    recorder = Recorder(settings(tmp_path), "flow", "gateway")
+    for source, number, rows in (("packets", 1, 0), ("packets", 2, 7), ("names", 1, 1)):
+        recorder.sealed(source, number, rows)
+    recorder.close()
+    records = written(tmp_path, "gateway")
+    assert [(each.source, each.number, each.rows) for each in records if isinstance(each, SealedRecord)] == [
+        ("packets", 2, 7),
+        ("names", 1, 1),
+    ]
+
+
+def test_a_restarted_process_does_not_record_views_and_deliveries_to_any_sink_again(tmp_path: Path) -> None:
     for _ in range(2):
         recorder = Recorder(settings(tmp_path), "flow", "gateway")
-        recorder.flux_view(FluxView(1, {Partition("a"): View(1, seats)}))
-        recorder.sealed([Bucket(1), bucket(4, {"a": table(1)})])
-        recorder.delivered_before(NOTHING, 4, [])
+        recorder.view(View(1, {Partition("a"): SEATS}))
+        for sink, through in (("stats", 4), ("counts", 3)):
+            recorder.delivered_before(sink, NOTHING, through, [])
         recorder.close()
-    kinds = [each.kind for each in written(tmp_path, "gateway") if not isinstance(each, LeftOutRecord)]
-    assert sorted(kinds) == ["delivered", "sealed", "sealed", "view"]
+    recorder = Recorder(settings(tmp_path), "flow", "gateway")
+    recorder.delivered_before("stats", 4, 5, [])
+    recorder.delivered_before("other", NOTHING, 2, [])
+    recorder.close()
+    facts = [
+        (each.sink, each.through) if isinstance(each, DeliveredRecord) else each.kind
+        for each in written(tmp_path, "gateway")
+    ]
+    # The view waits for the writing thread, deliveries do not.
+    assert sorted(facts, key=str) == [("counts", 3), ("other", 2), ("stats", 4), ("stats", 5), "view"]
+    assert judge(settings(tmp_path).history_file("gateway")).findings == []
 
 
 def test_a_delivery_is_on_record_before_its_caller_goes_on(tmp_path: Path) -> None:
     recorder = Recorder(settings(tmp_path), "flow", "gateway")
     for through in range(100):
-        recorder.delivered(through - 1, through, [])
+        recorder.delivered("stats", through - 1, through, [])
         last = written(tmp_path, "gateway")[-1]
         assert isinstance(last, DeliveredRecord)
-        assert last.through == through
+        assert (last.sink, last.through) == ("stats", through)
     recorder.close()
 
 
 def recorded_run(folder: Path, made: Mapping[str, Mapping[Partition, Bucket]]) -> Verdict:
     """The verdict on a run of one bucket: what each of two nodes made of it. The first one's is delivered."""
-    source = bucket(1, {"packets": table(1, 2)})
+    shares = [bucket(1, {"packets": table(*values)}) for values in ((1, 2), (3,))]
     gateway = Recorder(settings(folder), "flow", "gateway")
-    gateway.sealed([source])
-    for partition in (copy.partition for copy in SESSIONS):
-        gateway.produced_for(Copy(INGRESS, Slot.PRIM), partition, [source])
-    for slot, (process, parts) in zip(Slot, made.items(), strict=True):
+    gateway.view(View(1, {copy.partition: SEATS for copy in SESSIONS}))
+    gateway.sealed("packets", 1, 3)
+    for copy, share in zip(SESSIONS, shares, strict=True):
+        gateway.produced_for(PACKETS, copy.partition, [share])
+    for replica, (process, parts) in enumerate(made.items()):
         node = Recorder(settings(folder), "flow", process)
-        for partition, part in parts.items():
-            node.handed_to(Copy(partition, slot), [together(1, {INGRESS: source})])
-            node.produced_for(Copy(partition, slot), EGRESS, [part])
+        for (partition, part), share in zip(parts.items(), shares, strict=True):
+            node.handed_to(Copy(partition, replica), [together(1, {PACKETS.partition: share})])
+            node.produced_for(Copy(partition, replica), STATS, [part])
         node.ended()
-    gateway.delivered(NOTHING, 1, [shown(together(1, next(iter(made.values()))))])
+    gateway.delivered("stats", NOTHING, 1, [shown(together(1, next(iter(made.values()))))])
     gateway.ended()
     return judge((folder / "history").glob("*.jsonl"))
 
@@ -187,7 +225,8 @@ def parts_of_bucket(*more: int, share: float = 0.5) -> dict[Partition, Bucket]:
 def test_what_was_recorded_of_a_partitioned_run_is_judged_clean(tmp_path: Path) -> None:
     verdict = recorded_run(tmp_path, {"n1": parts_of_bucket(), "n2": parts_of_bucket()})
     assert verdict.findings == []
-    assert (verdict.delivered, verdict.partitions, verdict.copies) == (1, 2, 4)
+    assert verdict.clean
+    assert (verdict.sealed, verdict.delivered, verdict.partitions, verdict.copies) == (1, 1, 2, 4)
 
 
 def test_last_digits_of_floats_are_not_held_against_replicas_and_it_is_told(tmp_path: Path) -> None:
@@ -212,9 +251,13 @@ def test_without_a_history_nothing_is_computed_or_written(
     monkeypatch.setattr(recording, "digest_of", computed)
     recorder = Recorder(settings(tmp_path, history=False), "flow", "n1")
     made = bucket(1, {"a": table(1)})
-    recorder.sealed([made])
+    recorder.sealed("packets", 1, 1)
     recorder.handed_to(SESSIONS[0], [made])
-    recorder.produced_for(SESSIONS[0], EGRESS, [made])
+    recorder.produced_for(SESSIONS[0], STATS, [made])
+    recorder.delivered("stats", NOTHING, 1, [])
+    recorder.delivered_before("stats", 1, 2, [])
+    recorder.view(View(1, {Partition("a"): SEATS}))
+    recorder.sender(SESSIONS[0])
     recorder.arrived(Partition("sessions"), [made])
     recorder.installed_in(SESSIONS[0], 1, 1)
     recorder.ended()
@@ -233,11 +276,11 @@ def test_a_bucket_is_looked_into_by_the_writing_thread_only(
     monkeypatch.setattr(recording, "decode", decoded)
     recorder = Recorder(settings(tmp_path), "flow", "n1")
     made = bucket(1, {"a": table(1)})
-    recorder.sealed([made])
-    recorder.produced([made])
-    recorder.produced_for(SESSIONS[0], EGRESS, [made])
+    recorder.sealed("packets", 1, 1)
+    recorder.produced_for(PACKETS, SESSIONS[0].partition, [made])
+    recorder.produced_for(SESSIONS[0], STATS, [made])
     recorder.arrived(Partition("sessions"), [made])
     recorder.close()
     kinds = [each.kind for each in written(tmp_path, "n1")]
-    assert kinds == ["left-out", "sealed", "produced", "produced", "arrived"]
+    assert kinds == ["sealed", "left-out", "produced", "produced", "arrived"]
     assert looked == {"history"}

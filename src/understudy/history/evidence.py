@@ -217,7 +217,7 @@ class Evidence:
                 shares = left.setdefault((source, number), {})
                 shares[segment] = shares.get(segment, 0) + made.rows
                 newest[source] = max(newest.get(source, NOTHING), number)
-        ended = all(process.ended for process in self.processes.values() if process.sealed_through)
+        ended = all(process.ended for process in self.processes.values() if process.at_the_ends)
         for (source, number), record in self.sealed.items():
             # What was sealed last may still be on its way when a history stops.
             on_its_way = (source, number) in self.sealed_last or (

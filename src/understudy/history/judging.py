@@ -128,7 +128,7 @@ class _Passage:
         self._follows(name, record)
         numbers = [number for number, _, _ in record.buckets]
         if numbers != sorted(set(numbers)) or any(not record.after < n <= record.through for n in numbers):
-            what = f"buckets {numbers} do not rise from {record.after} to {record.through}"
+            what = f"buckets {numbers} do not rise from {_place(record.after)} to {record.through}"
             self._find("in-order", what, record)
         present = set(numbers)
         for number in self._results(record.sink, record.after, record.through):
@@ -150,10 +150,10 @@ class _Passage:
         if through is None:
             return
         if record.after < through:
-            what = f"after {through} was delivered to {sink}, a delivery begins after {record.after}"
+            what = f"after {through} was delivered to {sink}, a delivery begins after {_place(record.after)}"
             self._find("dup-free", what, record)
         elif record.after > through and not (fresh and not self._results(sink, through, record.after)):
-            what = f"deliveries to {sink} stop at {through} and go on after {record.after}"
+            what = f"deliveries to {sink} stop at {_place(through)} and go on after {record.after}"
             self._find("loss-free", what, record)
 
     def _results(self, sink: str, after: BucketId, through: BucketId) -> list[BucketId]:
@@ -194,12 +194,12 @@ class _Passage:
         """A gateway that says that nothing is left to do has delivered all that was produced."""
         if name not in self._gateways:
             return
-        for sink, results in self._known.results.items():
-            sink_name = sink.removeprefix(SINK).rpartition("/")[0]
-            through = self._delivered_through.get(sink_name, self._delivered_first)
+        for partition, results in self._known.results.items():
+            sink = partition.removeprefix(SINK).rpartition("/")[0]
+            through = self._delivered_through.get(sink, self._delivered_first)
             if results and through is not None and results[-1] > through:
-                what = f"the run ended with {through} delivered, and bucket {results[-1]} has rows for {sink}"
-                self._find("loss-free", what, record)
+                short = f"the run ended with {sink} at {_place(through)}"
+                self._find("loss-free", f"{short}, and bucket {results[-1]} has rows for it", record)
 
     # --- input -------------------------------------------------------------------------------------------
 
@@ -209,15 +209,21 @@ class _Passage:
         self._positions[key] = record.through
         taker = who(record)
         if position is not None and record.after < position:
-            self._find("input-dup-free", f"{taker} had {position} and took from {record.after}", record)
+            self._find(
+                "input-dup-free", f"{taker} was at {position} and took from {_place(record.after)}", record
+            )
         elif position is not None and record.after > position:
-            self._find("input-loss-free", f"{taker} had {position}, not {record.after}", record)
+            self._find("input-loss-free", f"{taker} was at {_place(position)}, not at {record.after}", record)
         with_rows = self._known.inputs.get(partition_of(record.of), [])
         first, last = bisect_right(with_rows, record.after), bisect_right(with_rows, record.through)
         missing = set(with_rows[first:last]) - set(record.numbers)
         if not missing:
             return
         self._find("input-loss-free", f"{taker} never took buckets {sorted(missing)}", record)
+
+
+def _place(number: BucketId) -> str:
+    return "the beginning" if number == NOTHING else str(number)
 
 
 def _to(sink: str) -> str:

@@ -1,4 +1,4 @@
-"""The history of a run: what happened, one JSON object a line. The simulator and real runs write the same.
+"""The history of a run: what happened, one JSON object a line.
 
 A header comes first: the format's version, the flow's name, whose history it is and which part of it. Every
 other line is one record: its kind, when (`at_us`, the writer's own clock), who (`by`), and what. A process

@@ -24,7 +24,6 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.history.records import (
@@ -67,17 +66,6 @@ def older_parts(file: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-class HistoryWriter:
-    """Writes a header, then records, to a text stream. It opens, flushes and closes nothing."""
-
-    def __init__(self, stream: TextIO, flow: str) -> None:
-        self._stream = stream
-        self._stream.write(line(Header(FORMAT_VERSION, flow)) + "\n")
-
-    def write(self, record: Record) -> None:
-        self._stream.write(line(record) + "\n")
-
-
 class OnRecord:
     """How far records have come."""
 
@@ -109,17 +97,18 @@ class OnRecord:
         self.highest = max(self.highest, number)
 
     @classmethod
-    def at_the_end_of(cls, file: Path) -> OnRecord:
-        """What the head and the last `TAIL_BYTES` of a part tell. Lines that are no records tell nothing."""
+    def at_the_end_of(cls, *files: Path) -> OnRecord:
+        """What heads and last `TAIL_BYTES` of parts tell, the older first. Damaged lines tell nothing."""
         found = cls()
-        with file.open("rb") as part:
-            head = part.readline(TAIL_BYTES)
-            part.seek(max(len(head), part.seek(0, os.SEEK_END) - TAIL_BYTES))
-            for text in (head, *part.read(TAIL_BYTES).split(b"\n")):
-                try:
-                    found.note(parsed(text.decode()))
-                except (ValueError, RecursionError):
-                    continue
+        for file in files:
+            with file.open("rb") as part:
+                head = part.readline(TAIL_BYTES)
+                part.seek(max(len(head), part.seek(0, os.SEEK_END) - TAIL_BYTES))
+                for text in (head, *part.read(TAIL_BYTES).split(b"\n")):
+                    try:
+                        found.note(parsed(text.decode()))
+                    except (ValueError, RecursionError):
+                        continue
         return found
 
 
@@ -165,9 +154,9 @@ class PartedFile:
         """Go on where an earlier process of this name stopped, if there was one."""
         older = older_parts(self._file)
         exists = self._file.exists() and self._file.stat().st_size > 0
-        newest = self._file if exists else older.get(max(older, default=0))
-        if newest is not None:
-            self.on_record = OnRecord.at_the_end_of(newest)
+        # The newest part may have only just begun: what was delivered is in the one before it then.
+        ends = [*older.values()][-1:] + [self._file] * exists
+        self.on_record = OnRecord.at_the_end_of(*ends)
         self.on_record.part = max(self.on_record.part, max(older, default=0) + 1)
         self._open()
         if exists:
