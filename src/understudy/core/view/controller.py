@@ -139,7 +139,9 @@ class Controller(Machine[ControllerEvent, Decision]):
                 suspect = self._seat_of(copy, epoch)
                 copies = [] if suspect is None else self._current.copies_on(suspect.node)
                 buried = [each for each in copies if self._replaceable(each)]
-                self._suspected.update({suspect.node} if suspect is not None and buried else ())
+                self._suspected.update(
+                    {suspect.node} & self.members.keys() if suspect is not None and buried else ()
+                )
                 return self._bury(buried, f"was suspected by {by}") if buried else []
             case TimerFired(("missed", str(node))):
                 return self._given_up(node)
