@@ -2,8 +2,7 @@
 
     python studies/parcel_cost.py
 
-Both ends are in this process, so its processor time is that of both. `flux_scale.py` takes its constants from
-here (`understudy.sim.exchange_timed.Costs`).
+Both ends are in this process, so its processor time is that of both.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Virtual time, faults, checkers and exhaustive exploration around the real machines of `understudy.core`."""
+"""One simulated world, its faults and its checkers, around the real machines of `understudy.core`."""
