@@ -31,7 +31,14 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.loading import load
 from understudy.history.judging import judge
 from understudy.history.reading import records_of
-from understudy.history.records import BegunRecord, DeliveredRecord, ProducedRecord, Record, SealedRecord
+from understudy.history.records import (
+    BegunRecord,
+    DeliveredRecord,
+    ProducedRecord,
+    Record,
+    SealedRecord,
+    parts_text,
+)
 from understudy.history.writing import PartedFile, older_parts
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.ingest.ingest import Ingest
@@ -75,23 +82,29 @@ CASES = [
 
 
 def write_history(settings: RunSettings, lines: int) -> None:
-    """Two lines for a bucket: it was sealed, and its output delivered; one of the replica that made it."""
-    numbers = range(FIRST_BUCKET, FIRST_BUCKET + lines // 2)
+    """Three lines for a bucket: it was sealed, left its source, and its output was delivered.
+
+    One line for it in the history of the copy that made the output.
+    """
+    numbers = range(FIRST_BUCKET, FIRST_BUCKET + lines // 3)
     write_lines(settings, "gateway", chain.from_iterable(of_gateway(number) for number in numbers))
-    write_lines(settings, "node-1.1", (of_replica(number) for number in numbers))
+    write_lines(settings, "node-1.1", (of_copy(number) for number in numbers))
 
 
-def of_gateway(number: int) -> tuple[Record, Record]:
+def of_gateway(number: int) -> tuple[Record, Record, Record]:
     at_us = number * 100_000
     after = NOTHING if number == FIRST_BUCKET else number - 1
+    parts = parts_text({"counts/0": f"counts:{number:032x}"})
     return (
-        SealedRecord(at_us, "gateway", number, 1_000, f"packets:{number:032x}"),
-        DeliveredRecord(at_us, "gateway", after, number, ((number, 100, f"counts:{number:032x}"),)),
+        SealedRecord(at_us, "gateway", "packets", number, 1_000),
+        ProducedRecord(at_us, "gateway", number, 1_000, f"packets:{number:032x}", "packets/0:0", "counts/0"),
+        DeliveredRecord(at_us, "gateway", "counts", after, number, ((number, 100, parts),)),
     )
 
 
-def of_replica(number: int) -> Record:
-    return ProducedRecord(number * 100_000, "node-1.1", number, 100, f"counts:{number:032x}")
+def of_copy(number: int) -> Record:
+    facts = number, 100, f"counts:{number:032x}", "counts/0:0", "sink:counts/0"
+    return ProducedRecord(number * 100_000, "node-1.1", *facts)
 
 
 def write_lines(settings: RunSettings, process: str, records: Iterator[Record]) -> None:
