@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from small_engine import SmallEngine
 
 from understudy.core.bucket import Bucket
 from understudy.engine.interface import Snapshot
 from understudy.runtime.node.pace import BUSY, GROUPS_SEEN, HURRY_S, PERIOD_MAX_S, Pace
-from understudy.runtime.node.worker import Worker, WorkerStats
+from understudy.runtime.node.worker import Shares, Worker
 
 BUCKET_S = 0.1
 
@@ -58,25 +59,22 @@ def test_nobody_rests_just_after_a_loss() -> None:
     assert rested == [0, 0, 0, pytest.approx(0.25 * BUSY * 4 - 0.25)]
 
 
-class Still:
-    """Work that takes no time, and an owner that waits for it."""
+class Waiting:
+    """An owner that waits for its worker."""
 
     def __init__(self) -> None:
         self.done = threading.Semaphore(0)
 
-    def process(self, buckets: Sequence[Bucket], stats: WorkerStats) -> None:
-        pass
-
-    def snapshot(self, into: Path) -> Snapshot:
-        raise AssertionError("nobody asks for one here")
-
-    def produced(self, output: None) -> None:
+    def produced(self, shares: Shares) -> None:
         pass
 
     def processed(self) -> None:
         self.done.release()
 
-    def snapshot_taken(self, snapshot: Snapshot, pause_us: int) -> None:
+    def snapshot_taken(self, version: int, snapshot: Snapshot, pause_us: int) -> None:
+        pass
+
+    def snapshot_failed(self, version: int, why: Exception) -> None:
         pass
 
     def failed(self, error: BaseException) -> None:
@@ -91,13 +89,19 @@ class Restful(Pace):
 
 
 @pytest.mark.parametrize("rouse", [Worker.wake, Worker.end])
-def test_who_is_waited_for_does_not_go_on_resting(rouse: object) -> None:
-    still = Still()
-    worker = Worker(still, still, Restful(1, 1))
+def test_who_is_waited_for_does_not_go_on_resting(rouse: Callable[[Worker], None], tmp_path: Path) -> None:
+    owner = Waiting()
+    worker = Worker(
+        SmallEngine(tmp_path, ()),
+        owner,
+        Restful(1, 1),
+        stream_for=str,
+        time_of={},
+        produced={},
+    )
     worker.process([Bucket(1)])
-    assert not still.done.acquire(timeout=0.2)
-    assert callable(rouse)
+    assert not owner.done.acquire(timeout=0.2)
     rouse(worker)
-    assert still.done.acquire(timeout=30)
+    assert owner.done.acquire(timeout=30)
     worker.end()
     worker.join(30)

@@ -150,10 +150,12 @@ class Worker:
                     payload = encode({stream: table})
                     bucket = encoded[id(table)] = Bucket(number, payload, len(payload))
                 run.append(bucket)
-            if output.through > (run[-1].number if run else self._through.get(consumer, NOTHING)):
+            before = self._through.get(consumer, NOTHING)
+            if output.through > (run[-1].number if run else before):
                 # No more rows, but the boundary moved on.
                 run.append(Bucket(output.through))
-            self._through[consumer] = output.through
+            # After a restored state an engine may be behind what was produced from it.
+            self._through[consumer] = max(before, output.through)
             if run:
                 shares.append((consumer, tuple(run)))
         with self._counting:
