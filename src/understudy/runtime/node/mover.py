@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -28,7 +28,8 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import connect
-from understudy.runtime.transport.wire import MESSAGE_BYTES_MAX, Bodies, Frame
+from understudy.runtime.transport.parcels import runs_of
+from understudy.runtime.transport.wire import Bodies, Frame
 
 log = logging.getLogger(__name__)
 
@@ -85,14 +86,7 @@ def _state_frames(state: CopyState) -> list[Frame]:
     """The outlets' buckets in runs that fit into a message each, then all that is said of them."""
     frames: list[Frame] = []
     for at, (_, outlet) in enumerate(state.outlets):
-        run: list[Bucket] = []
-        for bucket in outlet.kept:
-            if run and sum(each.size_bytes for each in run) + bucket.size_bytes > MESSAGE_BYTES_MAX:
-                frames.append(_kept_frame(at, run))
-                run = []
-            run.append(bucket)
-        if run:
-            frames.append(_kept_frame(at, run))
+        frames += [_kept_frame(at, run) for run in runs_of(outlet.kept) if run]
     outlets = [
         [str(partition), outlet.produced_through, outlet.gone_through, [list(each) for each in outlet.floors]]
         for partition, outlet in state.outlets
@@ -101,7 +95,7 @@ def _state_frames(state: CopyState) -> list[Frame]:
     return [*frames, Frame(head)]
 
 
-def _kept_frame(outlet: int, buckets: list[Bucket]) -> Frame:
+def _kept_frame(outlet: int, buckets: Sequence[Bucket]) -> Frame:
     bodies = cast(Bodies, tuple(bucket.payload for bucket in buckets))
     return Frame({"kind": "kept", "outlet": outlet, "numbers": [b.number for b in buckets]}, bodies)
 

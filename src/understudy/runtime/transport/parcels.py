@@ -26,7 +26,7 @@ def frames_of(parcel: Parcel, cause: int = 0, since: View | None = None) -> list
     match parcel:
         case Say(sender, to, serial, Data(buckets)):
             edge = {**_edge(sender, to, serial), "cause": cause}
-            return [_data_frame(run, edge) for run in _runs(buckets)]
+            return [_data_frame(run, edge) for run in runs_of(buckets)]
         case Say(sender, to, serial, message):
             return [Frame({**_said(message), **_edge(sender, to, serial), "cause": cause})]
         case Relay(view):
@@ -114,8 +114,8 @@ def _said(message: Message) -> dict[str, Any]:
     raise PeerError(f"{message} has no form on the wire")
 
 
-def _runs(buckets: tuple[Bucket, ...]) -> Iterator[tuple[Bucket, ...]]:
-    """The buckets in runs that fit into a frame each."""
+def runs_of(buckets: tuple[Bucket, ...]) -> Iterator[tuple[Bucket, ...]]:
+    """The buckets in runs that fit into a frame each; one empty run if there are none."""
     first = size_bytes = 0
     for at, bucket in enumerate(buckets):
         full = size_bytes + bucket.size_bytes > MESSAGE_BYTES_MAX or at - first == MESSAGE_BUCKETS_MAX
