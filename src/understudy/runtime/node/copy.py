@@ -152,26 +152,31 @@ class HostedCopy:
                 return False
             engine = self._engine = self._parts.make_engine()
             engine.start(snapshot)
-        self._worker = Worker(
-            engine,
-            self,
-            self._parts.pace,
-            stream_for=self._parts.stream_for,
-            time_of=self._parts.time_of,
-            produced=produced,
-        )
+            self._worker = Worker(
+                engine,
+                self,
+                self._parts.pace,
+                stream_for=self._parts.stream_for,
+                time_of=self._parts.time_of,
+                produced=produced,
+            )
         return True
 
     def _drop_engine(self) -> None:
         with self._parts.starting:
             engine, self._engine = self._engine, None
-            if engine is not None:
-                engine.close()
+            try:
+                if engine is not None:
+                    engine.close()
+            except Exception:
+                # It is given up in any case, and other copies on this node go on.
+                log.exception("the engine of %s did not end in good order", self.copy)
 
     def _end(self) -> None:
+        # First the engine: it may still be starting, and gets its worker under the same lock.
+        self._drop_engine()
         if self._worker is not None:
             self._worker.end()
-        self._drop_engine()
         shutil.rmtree(self._parts.folder, ignore_errors=True)
 
     # --- what the host asks for --------------------------------------------------------------------------
@@ -186,7 +191,11 @@ class HostedCopy:
         assert self._worker is not None
         into = self._parts.folder / "outgoing" / str(version)
         shutil.rmtree(into, ignore_errors=True)
-        into.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            into.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            self.snapshot_failed(version, problem)
+            return
         self._worker.snapshot(version, into)
 
     def lend(self, state: CopyState) -> None:
