@@ -1,0 +1,426 @@
+"""A copy on its node: its engine, its snapshots, and the state that it is given."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_engine import SmallEngine, bucket_of_rows, failing
+
+from understudy.core.bucket import NOTHING, Bucket
+from understudy.core.edge.outlet import OutletState
+from understudy.core.host.parcels import Began, FetchState
+from understudy.core.replica.events import (
+    CopyState,
+    FetchFailed,
+    Installed,
+    Processed,
+    Produced,
+    Progress,
+    SnapshotFailed,
+    SnapshotTaken,
+)
+from understudy.core.shape.partition import Copy, Partition
+from understudy.history.reading import records_of
+from understudy.history.records import HandedRecord, InstalledRecord, ProducedRecord, SnapshotRecord
+from understudy.runtime.node.copy import CopyParts, HostedCopy
+from understudy.runtime.node.mover import PURPOSE, StateFetch, send_state
+from understudy.runtime.node.pace import Pace
+from understudy.runtime.recording import Recorder
+from understudy.runtime.settings import RunSettings
+from understudy.runtime.transport.channel import Channel
+from understudy.runtime.transport.endpoint import Accepted, Endpoint
+
+COPY, STANDBY = Copy(Partition("flow"), 0), Copy(Partition("flow"), 1)
+SINK = Partition("sink:out")
+WAIT_S = 20.0
+EPOCH = 4
+
+
+class Node:
+    """What a node is to its copies: a host that is told, a recorder, and one lock for starting engines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings = RunSettings("run", "flow.py", str(folder), "")
+        self.recorder = Recorder(self.settings, "flow", "n1")
+        self.told: queue.Queue[Any] = queue.Queue()
+        self.failures: list[BaseException] = []
+        self.engines: list[SmallEngine] = []
+        self.copies: list[HostedCopy] = []
+        self.starting = threading.Lock()
+        self.prepare: Callable[[SmallEngine], None] = lambda _engine: None
+        self.endpoint = Endpoint(beat_s=0.05, silence_s=5)
+
+    def post(self, event: object) -> None:
+        self.told.put(event)
+
+    def inside(self, copy: Copy, epoch: int, event: object) -> None:
+        assert epoch == EPOCH
+        if not isinstance(event, Progress):
+            self.told.put(event)
+
+    def engine(self) -> SmallEngine:
+        made = SmallEngine(self.folder / f"engine-{len(self.engines)}", (SINK,))
+        self.prepare(made)
+        self.engines.append(made)
+        return made
+
+    def copy(self, copy: Copy, folder: Path | None = None) -> HostedCopy:
+        parts = CopyParts(
+            folder=folder or self.folder / f"copy-{copy.replica}",
+            make_engine=self.engine,
+            starting=self.starting,
+            stream_for=lambda _consumer: "out",
+            time_of={"rows": "ts"},
+            pace=Pace(0, 0.1),
+            on_failure=self.failures.append,
+        )
+        made = HostedCopy(copy, EPOCH, self, self.recorder, parts)  # type: ignore[arg-type]
+        self.copies.append(made)
+        return made
+
+    def next(self, kind: type[Any]) -> Any:
+        event = self.told.get(timeout=WAIT_S)
+        assert isinstance(event, kind), event
+        return event
+
+    def begun(self, copy: HostedCopy) -> HostedCopy:
+        copy.begin()
+        assert self.next(Began) == Began(copy.copy, EPOCH)
+        return copy
+
+    def lends(self, copy: HostedCopy, version: int, state: CopyState) -> None:
+        """Take a snapshot of a copy, keep it, and answer whoever wants a state with it."""
+        copy.snapshot(version)
+        assert self.next(SnapshotTaken) == SnapshotTaken(version)
+        copy.lend(state)
+        lent = copy.lent[version]
+
+        def opened(channel: Channel) -> None:
+            send = (channel, lent.snapshot.directory, lent.state)
+            threading.Thread(target=send_state, args=send, daemon=True).start()
+
+        def ignore(_: object) -> None:
+            pass
+
+        self.endpoint.handle(PURPOSE, lambda _hello: Accepted(opened, ignore, ignore))
+        self.endpoint.ready()
+
+    def fetch(self, copy: HostedCopy, attempt: int, version: int = 1) -> None:
+        wanted = FetchState(copy.copy, EPOCH, "n1", COPY, attempt, version)
+        copy.fetch(wanted, StateFetch(self.endpoint.address, wanted, "n2", self.settings))
+
+    def works(self, copy: HostedCopy, number: int) -> tuple[Bucket, ...]:
+        """Let a copy take a bucket of two rows, and see that it does; what it puts out."""
+        copy.process((bucket_of_rows(number, 1, 2),))
+        ((_, run),) = self.next(Produced).shares
+        assert self.next(Processed) == Processed()
+        found: tuple[Bucket, ...] = run
+        return found
+
+    def records(self) -> list[Any]:
+        self.recorder.close()
+        return list(records_of(self.settings.history_file("n1")))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    for leaving in [copy.end() for copy in made.copies]:
+        leaving.join(WAIT_S)
+    made.recorder.close()
+    made.endpoint.end()
+
+
+def state_of(version: int, through: int) -> CopyState:
+    return CopyState(version, through, ((SINK, OutletState((), through, through, ((0, through),))),))
+
+
+@pytest.fixture
+def lender(node: Node) -> HostedCopy:
+    """A copy that has taken two rows of bucket 3, and keeps its state."""
+    copy = node.begun(node.copy(COPY))
+    node.works(copy, 3)
+    node.lends(copy, 1, state_of(1, 3))
+    return copy
+
+
+# --- beginning, working, leaving ----------------------------------------------------------------------------
+
+
+def test_a_copy_that_begins_empty_works_and_its_deeds_are_on_record(node: Node) -> None:
+    copy = node.begun(node.copy(COPY))
+    assert [bucket.number for bucket in node.works(copy, 3)] == [3]
+    assert (copy.stats.groups, copy.stats.rows_in, copy.stats.rows_out) == (1, 2, 2)
+    handed, produced = (r for r in node.records() if isinstance(r, HandedRecord | ProducedRecord))
+    assert (handed.of, handed.after, handed.through, handed.numbers) == ("flow/0:0", NOTHING, 3, (3,))
+    assert (produced.of, produced.to, produced.number, produced.rows) == ("flow/0:0", "sink:out/0", 3, 2)
+
+
+@pytest.mark.parametrize("what", ["start", "advance"])
+def test_a_failure_of_a_copy_that_is_seated_is_the_nodes(node: Node, what: str) -> None:
+    def prepare(engine: SmallEngine) -> None:
+        engine.trouble[what] = failing(RuntimeError("Spark is gone"))
+
+    node.prepare = prepare
+    copy = node.copy(COPY)
+    if what == "start":
+        copy.begin()
+    else:
+        node.begun(copy).process((Bucket(1),))
+    eventually(lambda: [str(error) for error in node.failures] == ["Spark is gone"])
+
+
+def test_a_copy_that_leaves_ends_its_engine_and_leaves_nothing_behind(node: Node, lender: HostedCopy) -> None:
+    folder = node.folder / "copy-0"
+    assert list(folder.rglob("*"))
+    lender.end().join(WAIT_S)
+    assert node.engines[0].closed.is_set()
+    assert not folder.exists()
+    assert node.failures == []
+
+
+def test_what_fails_after_a_copy_has_left_concerns_nobody(node: Node) -> None:
+    copy = node.begun(node.copy(COPY))
+    working, go_on = threading.Event(), threading.Event()
+
+    def torn_away() -> None:
+        working.set()
+        assert go_on.wait(WAIT_S)
+        raise RuntimeError("the query was stopped")
+
+    node.engines[0].trouble["advance"] = torn_away
+    copy.process((Bucket(1),))
+    assert working.wait(WAIT_S)
+    copy.end().join(WAIT_S)
+    go_on.set()
+    eventually(lambda: not alive("worker"))
+    assert node.failures == []
+    assert node.told.empty()
+
+
+def test_a_copy_that_leaves_while_its_engine_starts_leaves_neither_engine_nor_thread(node: Node) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+
+    node.prepare = lambda engine: engine.trouble.update(start=slow)
+    copy = node.copy(COPY)
+    copy.begin()
+    assert begun.wait(WAIT_S)
+    leaving = copy.end()
+    go_on.set()
+    leaving.join(WAIT_S)
+    eventually(lambda: node.engines[0].closed.is_set() and not alive("worker", "engine"))
+    assert node.failures == []
+
+
+def test_a_copy_that_left_before_its_engine_was_made_makes_none(node: Node) -> None:
+    with node.starting:
+        copy = node.copy(COPY)
+        copy.begin()
+        leaving = copy.end()
+    leaving.join(WAIT_S)
+    eventually(lambda: not alive("engine"))
+    assert node.engines == []
+    assert node.told.empty()
+
+
+# --- snapshots ----------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_kept_while_it_is_lent_and_its_folder_goes_afterwards(
+    node: Node, lender: HostedCopy
+) -> None:
+    directory = lender.lent[1].snapshot.directory
+    assert (directory / "state" / "seen").read_text() == "2"
+    node.works(lender, 4)
+    assert (directory / "state" / "seen").read_text() == "2", "the engine went on, the snapshot did not"
+    lender.unlend(1)
+    assert not directory.exists()
+    assert lender.lent == {}
+    lender.unlend(1)
+    assert node.failures == []
+
+
+def test_a_snapshot_that_is_never_lent_goes_as_well(node: Node) -> None:
+    copy = node.begun(node.copy(COPY))
+    copy.snapshot(1)
+    node.next(SnapshotTaken)
+    directory = node.folder / "copy-0" / "outgoing" / "1"
+    assert directory.exists()
+    copy.unlend(1)
+    assert not directory.exists()
+
+
+def test_what_an_earlier_attempt_left_is_not_in_a_snapshots_way(node: Node) -> None:
+    copy = node.begun(node.copy(COPY))
+    (node.folder / "copy-0" / "outgoing" / "1").mkdir(parents=True)
+    copy.snapshot(1)
+    assert node.next(SnapshotTaken) == SnapshotTaken(1)
+    (record,) = (r for r in node.records() if isinstance(r, SnapshotRecord))
+    assert (record.of, record.version, record.through) == ("flow/0:0", 1, NOTHING)
+    assert record.bytes > 0
+
+
+def test_a_snapshot_that_fails_costs_the_copy_nothing(node: Node) -> None:
+    copy = node.begun(node.copy(COPY))
+    node.engines[0].trouble["snapshot"] = failing(OSError("No space left on device"))
+    copy.snapshot(1)
+    assert node.next(SnapshotFailed) == SnapshotFailed(1, "No space left on device")
+    node.works(copy, 3)
+    assert node.failures == []
+
+
+def test_a_snapshot_without_a_folder_to_write_to_costs_the_copy_nothing(node: Node) -> None:
+    (node.folder / "taken").write_text("a file, where the copy's folder should be")
+    copy = node.begun(node.copy(COPY, node.folder / "taken"))
+    copy.snapshot(1)
+    assert node.next(SnapshotFailed).version == 1
+    node.works(copy, 3)
+    assert node.failures == []
+
+
+# --- a newcomer ---------------------------------------------------------------------------------------------
+
+
+def test_a_newcomer_starts_from_the_state_it_was_given_and_goes_on_from_there(
+    node: Node, lender: HostedCopy
+) -> None:
+    newcomer = node.copy(STANDBY)
+    node.fetch(newcomer, 1)
+    assert node.next(Installed) == Installed(1, state_of(1, 3))
+    after = node.works(newcomer, 4)
+    node.recorder.produced_for(COPY, SINK, after)
+    assert node.works(lender, 4) == after, "its output depends on what was moved"
+    engine = node.engines[1]
+    assert engine.started_from is not None
+    assert not engine.started_from.directory.exists(), "what arrived is used up"
+    installed = [r for r in node.records() if isinstance(r, InstalledRecord)]
+    assert [(r.of, r.version, r.through) for r in installed] == [("flow/0:1", 1, 3)]
+    handed = [r for r in node.records() if isinstance(r, HandedRecord) and r.of == "flow/0:1"]
+    assert [(r.after, r.through) for r in handed] == [(3, 4)]
+
+
+def damage_the_snapshot(node: Node, lender: HostedCopy) -> None:
+    (lender.lent[1].snapshot.directory / "ballast").write_bytes(b"damaged on its way")
+
+
+def damage_the_manifest(node: Node, lender: HostedCopy) -> None:
+    (lender.lent[1].snapshot.directory / "manifest.json").write_text("{ rubbish")
+
+
+def lose_a_file(node: Node, lender: HostedCopy) -> None:
+    (lender.lent[1].snapshot.directory / "state" / "seen").unlink()
+
+
+def let_the_engine_not_start(node: Node, lender: HostedCopy) -> None:
+    node.prepare = lambda engine: engine.trouble.update(start=failing(RuntimeError("does not start")))
+
+
+def let_the_engine_neither_start_nor_end(node: Node, lender: HostedCopy) -> None:
+    node.prepare = lambda engine: engine.trouble.update(
+        start=failing(RuntimeError("does not start")), close=failing(RuntimeError("does not end"))
+    )
+
+
+def let_no_engine_be_made(node: Node, lender: HostedCopy) -> None:
+    def refuse(_engine: SmallEngine) -> None:
+        raise RuntimeError("no engine")
+
+    node.prepare = refuse
+
+
+def take_the_folder_away(node: Node, lender: HostedCopy) -> None:
+    (node.folder / "copy-1").write_text("a file, where the copy's folder should be")
+
+
+def end_the_lenders_process(node: Node, lender: HostedCopy) -> None:
+    node.endpoint.end()
+
+
+@pytest.mark.parametrize(
+    ("break_it", "why"),
+    [
+        (damage_the_snapshot, "ballast is not what was written"),
+        (damage_the_manifest, "manifest.json is damaged"),
+        (lose_a_file, "state/seen is missing"),
+        (let_the_engine_not_start, "RuntimeError: does not start"),
+        (let_the_engine_neither_start_nor_end, "RuntimeError: does not start"),
+        (let_no_engine_be_made, "RuntimeError: no engine"),
+        (take_the_folder_away, "copy-1"),
+        (end_the_lenders_process, "ConnectionError"),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_told_to_the_host_and_nothing_else_fails(
+    node: Node, lender: HostedCopy, break_it: Callable[[Node, HostedCopy], None], why: str
+) -> None:
+    break_it(node, lender)
+    newcomer = node.copy(STANDBY)
+    node.fetch(newcomer, 2)
+    failed = node.next(FetchFailed)
+    assert failed.attempt == 2
+    assert why in failed.why
+    node.works(lender, 4)
+    assert node.failures == []
+    eventually(lambda: not alive("catch-up"))
+    assert not (node.folder / "copy-1" / "incoming-2").exists()
+    assert all(engine.closed.is_set() for engine in node.engines[1:])
+    assert not [r for r in node.records() if isinstance(r, InstalledRecord)]
+
+
+def test_a_newcomer_that_failed_once_may_succeed_the_next_time(node: Node, lender: HostedCopy) -> None:
+    let_the_engine_not_start(node, lender)
+    newcomer = node.copy(STANDBY)
+    node.fetch(newcomer, 1)
+    node.next(FetchFailed)
+    node.prepare = lambda _engine: None
+    node.fetch(newcomer, 2)
+    assert node.next(Installed).attempt == 2
+    node.works(newcomer, 4)
+
+
+def test_a_newcomer_that_leaves_while_its_state_is_on_its_way_says_nothing_more(
+    node: Node, lender: HostedCopy
+) -> None:
+    opened = threading.Event()
+
+    def never_ends(channel: Channel) -> None:
+        opened.set()
+
+    def ignore(_: object) -> None:
+        pass
+
+    node.endpoint.handle(PURPOSE, lambda _hello: Accepted(never_ends, ignore, ignore))
+    newcomer = node.copy(STANDBY)
+    node.fetch(newcomer, 1)
+    assert opened.wait(WAIT_S)
+    newcomer.end().join(WAIT_S)
+    eventually(lambda: not alive("catch-up"))
+    assert not (node.folder / "copy-1").exists()
+    assert len(node.engines) == 1
+    assert node.told.empty()
+    assert node.failures == []
+
+
+def alive(*names: str) -> list[str]:
+    """The threads of copies that still run, of these kinds."""
+    return [t.name for t in threading.enumerate() if t.name.split()[0] in names]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for what nobody announces."""
+    done = threading.Event()
+    for _ in range(int(WAIT_S / 0.01)):
+        if condition():
+            return
+        done.wait(0.01)
+    raise AssertionError(f"not within {WAIT_S} s")
