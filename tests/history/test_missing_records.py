@@ -368,6 +368,14 @@ def test_a_damaged_line_is_named_and_the_rest_is_judged(
     assert invariants_of(verdict) == {"replicas-agree"}
 
 
+def test_a_process_that_begins_again_after_damage_is_judged_from_its_beginning(tmp_path: Path) -> None:
+    run = partitioned()
+    verdict_on(run, tmp_path)
+    again = [HandedRecord(15, "n3", 5, 6, (), "stats/1:1")]
+    write(tmp_path / "n3.jsonl", [[MissedRecord(9, "n3", 1), *run["n3"]], again])
+    assert invariants_of(judged(tmp_path)) == {"input-loss-free"}
+
+
 def test_where_a_state_may_have_been_given_by_a_damaged_record_any_position_will_do(tmp_path: Path) -> None:
     run = partitioned()
     verdict_on(run, tmp_path)
