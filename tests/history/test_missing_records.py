@@ -74,6 +74,21 @@ def test_what_nodes_that_ended_in_good_order_did_not_make_was_made_by_none(tmp_p
     assert verdict.unwitnessed == 0
 
 
+def test_a_killed_node_without_a_copy_of_the_partition_made_nothing_of_it(tmp_path: Path) -> None:
+    run = partitioned()
+    for process in ("n1", "n2"):
+        del run[process][at(run, process, ProducedRecord, number=5, to=STATS)]
+    del run["n3"][-1]
+    assert invariants_of(verdict_on(run, tmp_path)) == {"contents"}
+
+
+def test_a_bucket_without_rows_need_not_be_taken(tmp_path: Path) -> None:
+    run = partitioned()
+    for process, copy in (("n1", "sessions/0:0"), ("n2", "sessions/0:1")):
+        run[process].insert(0, ProducedRecord(9, process, 4, 0, "", copy, "stats/0"))
+    assert verdict_on(run, tmp_path).findings == []
+
+
 def test_a_bucket_that_others_went_past_without_making_it_was_made_by_none(tmp_path: Path) -> None:
     run = partitioned()
     last_made_is_not_on_record(run, "n1", "n2")
@@ -141,6 +156,27 @@ def test_a_gateway_that_begins_again_repeats_a_sealed_bucket_once_at_most(tmp_pa
     again = run["gateway"][at(run, "gateway", SealedRecord)]
     verdict = begun_again(run, tmp_path, at(run, "gateway", DeliveredRecord), again, again)
     assert invariants_of(verdict) == {"sealed-once"}
+
+
+def test_a_gateway_that_began_again_after_its_end_has_not_ended(tmp_path: Path) -> None:
+    run = partitioned()
+    run["gateway"].append(SealedRecord(12, "gateway", "packets", 7, 2))
+    index = at(run, "gateway", EndedRecord) + 1
+    assert begun_again(run, tmp_path, index).findings == []
+
+
+def test_what_was_sealed_last_before_an_end_in_good_order_must_have_left_its_source(tmp_path: Path) -> None:
+    run = partitioned()
+    run["gateway"].insert(-1, SealedRecord(12, "gateway", "packets", 7, 2))
+    later = ProducedRecord(13, "gateway", 8, 1, "x", "packets/0:0", "sessions/0")
+    verdict = begun_again(run, tmp_path, len(run["gateway"]), later)
+    assert invariants_of(verdict) == {"input-loss-free"}
+
+
+def test_a_process_that_never_began_again_must_not_seal_a_bucket_of_another(tmp_path: Path) -> None:
+    run = partitioned()
+    run["other"] = [run["gateway"][at(run, "gateway", SealedRecord)]]
+    assert invariants_of(verdict_on(run, tmp_path)) == {"sealed-once"}
 
 
 @pytest.mark.parametrize(("after", "invariants"), [(4, set()), (5, {"loss-free"})])
@@ -300,6 +336,7 @@ def damage(folder: Path, process: str, index: int, text: str) -> None:
     file.write_text("".join(lines))
 
 
+@pytest.mark.parametrize("nth", [0, 1])
 @pytest.mark.parametrize(
     ("process", "kind", "facts"),
     [
@@ -313,19 +350,30 @@ def damage(folder: Path, process: str, index: int, text: str) -> None:
     ],
 )
 def test_a_damaged_line_is_named_and_the_rest_is_judged(
-    tmp_path: Path, process: str, kind: type[Record], facts: dict[str, str]
+    tmp_path: Path, process: str, kind: type[Record], facts: dict[str, str], nth: int
 ) -> None:
     run = partitioned()
-    change(run, "n3", at(run, "n3", HandedRecord), after=3)
+    change(run, "n2", at(run, "n2", ProducedRecord, of="sessions/1:1"), digest="other")
+    run["n1"].insert(
+        at(run, "n1", HandedRecord, 1, of="sessions/0:0") + 1, HandedRecord(9, "n1", 5, 6, (), "sessions/0:0")
+    )
     verdict_on(run, tmp_path)
-    index = at(run, process, kind, 0, **facts)
+    index = at(run, process, kind, nth, **facts)
     damage(tmp_path, process, index, "{ rubbish\n")
     verdict = judged(tmp_path)
     assert [(each.file, each.line) for each in verdict.damages] == [
         (str(tmp_path / f"{process}.jsonl"), index + 2)
     ]
     assert not verdict.clean
-    assert invariants_of(verdict) == {"input-loss-free"}
+    assert invariants_of(verdict) == {"replicas-agree"}
+
+
+def test_a_process_that_begins_again_after_damage_is_judged_from_its_beginning(tmp_path: Path) -> None:
+    run = partitioned()
+    verdict_on(run, tmp_path)
+    again = [HandedRecord(15, "n3", 5, 6, (), "stats/1:1")]
+    write(tmp_path / "n3.jsonl", [[MissedRecord(9, "n3", 1), *run["n3"]], again])
+    assert invariants_of(judged(tmp_path)) == {"input-loss-free"}
 
 
 def test_where_a_state_may_have_been_given_by_a_damaged_record_any_position_will_do(tmp_path: Path) -> None:
@@ -335,6 +383,18 @@ def test_where_a_state_may_have_been_given_by_a_damaged_record_any_position_will
     verdict = judged(tmp_path)
     assert verdict.findings == []
     assert len(verdict.damages) == 1
+
+
+def test_what_a_damaged_record_may_have_said_was_made_is_not_held_against_the_delivery(
+    tmp_path: Path,
+) -> None:
+    run = partitioned()
+    verdict_on(run, tmp_path)
+    for process in ("n1", "n2"):
+        damage(tmp_path, process, at(run, process, ProducedRecord, number=5, to=STATS), "{ rubbish\n")
+    verdict = judged(tmp_path)
+    assert verdict.findings == []
+    assert verdict.unwitnessed == 1
 
 
 @pytest.mark.parametrize("sink", ["stats", "counts"])
