@@ -116,6 +116,33 @@ def test_an_operator_whose_workers_cannot_run_here_is_refused_with_what_to_use_i
         make(counted)
 
 
+def test_deduplication_within_a_watermark_is_refused_with_what_to_use_instead(make: Make) -> None:
+    with pytest.raises(
+        FlowError,
+        match=r"'suspect' uses dropDuplicatesWithinWatermark\(\).*no delay.*dropDuplicates\(.*F\.window",
+    ):
+        make(lambda a: a.dropDuplicatesWithinWatermark(["k"]))
+
+
+def test_deduplication_in_windows_remembers_rows_for_a_window_and_no_longer(
+    make: Make, spark: SparkSession, tmp_path: Path
+) -> None:
+    def remembered() -> int:
+        (state,) = tmp_path.glob("*/checkpoint/state")
+        return spark.read.format("statestore").load(str(state.parent)).count()
+
+    engine = make(
+        lambda a: a.withColumn("w", F.window("ts", "1 second")).drop("ts").dropDuplicates(["k", "w"]), "w.end"
+    )
+    engine.start()
+    engine.advance({"a": cut(ROWS, 0, ORIGIN + 8)}, ORIGIN + 8)
+    # The window that is open began with the first bucket.
+    assert engine.horizon() <= ORIGIN
+    assert remembered() == len(set(cut(ROWS, 0, ORIGIN + 8).column("k").to_pylist())) > 0
+    engine.advance({}, ORIGIN + 11)
+    assert remembered() == 0
+
+
 @pytest.mark.parametrize(
     ("function", "time", "said"),
     [
