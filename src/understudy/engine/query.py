@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - how every Spark program c
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from understudy.engine.blame import in_few_words
+from understudy.engine.blame import shortened
 from understudy.engine.dealing import Dealt, with_partition_numbers
 from understudy.engine.determinism import require_deterministic
 from understudy.engine.event_time import HIDDEN_TIME
@@ -130,7 +130,7 @@ def _call(fragment: str, function: Callable[..., Any], frames: list[DataFrame]) 
         result = function(*frames)
     except PySparkException as problem:
         raise FlowError(
-            f"fragment {fragment!r}: Spark does not accept it: {in_few_words(str(problem))}"
+            f"fragment {fragment!r}: Spark does not accept it: {shortened(str(problem))}"
         ) from problem
     except FlowError:
         raise
