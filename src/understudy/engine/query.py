@@ -35,6 +35,7 @@ from understudy.engine.extent import ENDLESS_AGGREGATE
 from understudy.engine.facts import Facts, facts_of
 from understudy.engine.plan import Node, parse_plan
 from understudy.engine.source import FORMAT
+from understudy.engine.tables import Tables, pinned_tables
 from understudy.engine.times import path_of, times_of
 from understudy.flow.errors import FlowError
 
@@ -63,6 +64,7 @@ class Query:
     plan: Node
     facts: Facts
     time: tuple[str, ...]
+    tables: Tables
 
 
 def build_query(
@@ -96,7 +98,8 @@ def build_query(
             '("window.end", "session_window.end"), or bound both times in the join\'s condition'
         )
     schema = to_arrow_schema(result.schema, timezone="UTC")
-    return Query(with_partition_numbers(fragment, result, dealt_to), schema, plan, facts, path)
+    frame = with_partition_numbers(fragment, result, dealt_to)
+    return Query(frame, schema, plan, facts, path, pinned_tables(fragment, result))
 
 
 def _plan_of(frame: DataFrame) -> Node:

@@ -98,7 +98,7 @@ class SparkEngine:
             options=feed.options(channel_name),
             dealt_to=dealt_to,
         )
-        self._identity = Identity(name, share, dict(dealt_to))
+        self._identity = Identity(name, share, dict(dealt_to), self._query.tables.facts())
         self._running = RunningQuery(feed, channel_name, name)
         self._checkpoint = self._directory / "checkpoint"
         self._group = 0
@@ -248,6 +248,7 @@ class SparkEngine:
             self._running.run(self._group + 1, tables, watermark_ms)
         except (ChannelClosed, Py4JError, ConnectionError) as problem:
             raise self._ended(problem) from self._failure
+        self._require_tables()
         self._group += 1
         self._through = boundary
 
@@ -257,7 +258,16 @@ class SparkEngine:
         self._failure = cause or problem
         if self._running.stopped:
             return EnvironmentFailed(f"fragment {self.name!r} was closed")
+        # A table's file that is gone fails the query as well, with a longer story.
+        self._require_tables()
         return self._explained(self._failure)
+
+    def _require_tables(self) -> None:
+        try:
+            self._query.tables.require_unchanged()
+        except EnvironmentFailed as problem:
+            self._failure = problem
+            raise
 
     def _explained(self, cause: BaseException) -> Exception:
         if isinstance(cause, PySparkException):
