@@ -12,7 +12,12 @@ from understudy.engine.identity import WHOLE, Identity, Share
 from understudy.engine.storing import Digests, read_manifest, seal_snapshot
 from understudy.flow.errors import EnvironmentFailed
 
-SESSIONS = Identity("sessions", Share(0, 3, ("src", "dst")), {"stats": (("app", "src"), 2)})
+SESSIONS = Identity(
+    "sessions",
+    Share(0, 3, ("src", "dst")),
+    {"stats": (("app", "src"), 2)},
+    {"hosts.parquet/part-0": "10 bytes, ab", "apps.csv": "7 bytes, cd"},
+)
 
 
 def written(identity: Identity, directory: Path) -> dict[str, Any]:
@@ -37,6 +42,15 @@ def test_a_snapshot_goes_on_where_it_was_taken(tmp_path: Path) -> None:
         (replace(SESSIONS, share=Share(0, 2, ("src", "dst"))), "not of partition 0 of 2 by src, dst"),
         (replace(SESSIONS, share=Share(0, 3, ("src",))), "not of partition 0 of 3 by src. Restore"),
         (replace(SESSIONS, share=WHOLE), "not of partition 0 of 1. Restore"),
+        (
+            replace(SESSIONS, tables={**SESSIONS.tables, "hosts.parquet/part-0": "10 bytes, ef"}),
+            "'sessions' reads the table hosts.parquet, and its file part-0 differs between replicas: "
+            "10 bytes, ef here, 10 bytes, ab where",
+        ),
+        (
+            replace(SESSIONS, tables={"hosts.parquet/part-0": "10 bytes, ab"}),
+            "the table apps.csv, and its file apps.csv differs between replicas: missing here, 7 bytes, cd",
+        ),
         (replace(SESSIONS, dealt_to={}), r"dealt out to stats \(by app, src into 2\), not to no partitions"),
     ],
 )

@@ -114,8 +114,9 @@ def distinct_times(a: DataFrame) -> DataFrame:
     return a.select("k", F.date_trunc("second", "ts").alias("second"), "ts").dropDuplicates(["k", "ts"])
 
 
-def first_in_bucket(a: DataFrame) -> DataFrame:
-    return a.dropDuplicatesWithinWatermark(["k"])
+def once_per_window(a: DataFrame) -> DataFrame:
+    named = a.withColumn("w", F.window("ts", "1 second")).drop("ts")
+    return named.dropDuplicates(["k", "w"]).select("k", "w")
 
 
 def chained(a: DataFrame) -> DataFrame:
@@ -211,18 +212,6 @@ def bucket_sums_model(tables: Mapping[str, pa.Table]) -> pa.Table:
     return pa.Table.from_pylist(list(said.values()), schema)
 
 
-def first_in_bucket_model(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """A key is remembered until the boundary after its first row, less the watermark's millisecond."""
-    first_us: dict[str, int] = {}
-    kept = []
-    for row in tables["a"].to_pylist():
-        bucket_start_us = _us(row["ts"]) // WIDTH_US * WIDTH_US
-        if row["k"] not in first_us or first_us[row["k"]] <= bucket_start_us - 1000:
-            first_us[row["k"]] = _us(row["ts"])
-            kept.append(row)
-    return pa.Table.from_pylist(kept, SCHEMA)
-
-
 def visits_model(tables: Mapping[str, pa.Table]) -> pa.Table:
     """Rows of a key are one visit until a boundary passes 250 ms after its newest row."""
     open_visits: dict[str, tuple[int, int]] = {}
@@ -277,7 +266,7 @@ CASES = {
         Case("union", union, "ts", ("a", "b")),
         Case("union_window", union_window, "window.end", ("a", "b")),
         Case("distinct_times", distinct_times, "ts"),
-        Case("first_in_bucket", first_in_bucket, "ts", model=first_in_bucket_model),
+        Case("once_per_window", once_per_window, "w.end"),
         Case("visits", visits, "at", model=visits_model),
         Case("tallies", tallies, "at", model=tallies_model),
         Case("frame_sums", frame_sums, "at", model=bucket_sums_model),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,12 @@ import pytest
 from driving import Driven, engine_of, flow_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming import (
+    DataStreamWriter,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    StreamingQuery,
+)
 from pyspark.sql.streaming.state import GroupStateTimeout
 from spark_cases import END, ORIGIN, SCHEMA, WIDTH_US, cut, random_rows
 
@@ -114,6 +121,33 @@ def test_an_operator_whose_workers_cannot_run_here_is_refused_with_what_to_use_i
 
     with pytest.raises(FlowError, match=r"'suspect'.*transformWithState.*protobuf.*applyInPandasWithState"):
         make(counted)
+
+
+def test_deduplication_within_a_watermark_is_refused_with_what_to_use_instead(make: Make) -> None:
+    with pytest.raises(
+        FlowError,
+        match=r"'suspect' uses dropDuplicatesWithinWatermark\(\).*no delay.*dropDuplicates\(.*F\.window",
+    ):
+        make(lambda a: a.dropDuplicatesWithinWatermark(["k"]))
+
+
+def test_deduplication_in_windows_remembers_rows_for_a_window_and_no_longer(
+    make: Make, spark: SparkSession, tmp_path: Path
+) -> None:
+    def remembered() -> int:
+        (state,) = tmp_path.glob("*/checkpoint/state")
+        return spark.read.format("statestore").load(str(state.parent)).count()
+
+    engine = make(
+        lambda a: a.withColumn("w", F.window("ts", "1 second")).drop("ts").dropDuplicates(["k", "w"]), "w.end"
+    )
+    engine.start()
+    engine.advance({"a": cut(ROWS, 0, ORIGIN + 8)}, ORIGIN + 8)
+    # The window that is open began with the first bucket.
+    assert engine.horizon() <= ORIGIN
+    assert remembered() == len(set(cut(ROWS, 0, ORIGIN + 8).column("k").to_pylist())) > 0
+    engine.advance({}, ORIGIN + 11)
+    assert remembered() == 0
 
 
 @pytest.mark.parametrize(
@@ -226,3 +260,63 @@ def test_sums_of_floats_are_reported_because_their_last_digits_depend_on_the_gro
     )
     assert exact.rounding == ()
     assert rounded.rounding == ("sum as x",)
+
+
+@pytest.mark.parametrize("moment", ["before it starts", "before Spark starts it", "after Spark started it"])
+def test_an_engine_that_is_closed_while_it_starts_leaves_nothing_behind(
+    make: Make, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    engine = make(lambda a: a.groupBy(F.window("ts", "1 second")).count(), "window.end")
+    real = DataStreamWriter.start
+
+    def close() -> None:
+        closing = threading.Thread(target=engine.close, daemon=True)
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive(), "close waits for the start"
+
+    def start(writer: DataStreamWriter) -> StreamingQuery:
+        if moment == "before Spark starts it":
+            close()
+        query = real(writer)
+        if moment == "after Spark started it":
+            close()
+        return query
+
+    monkeypatch.setattr(DataStreamWriter, "start", start)
+    if moment == "before it starts":
+        close()
+    with pytest.raises(EnvironmentFailed, match="'suspect' was closed"):
+        engine.start()
+    assert spark.streams.active == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_engine_that_is_closed_while_it_advances_says_so(make: Make, tmp_path: Path) -> None:
+    def slow(frames: Iterator[Any]) -> Iterator[Any]:
+        for frame in frames:
+            (tmp_path / "begun").touch()
+            time.sleep(1)
+            yield frame
+
+    engine = make(lambda a: a.mapInPandas(slow, a.schema))
+    engine.start()
+    said: list[BaseException] = []
+
+    def advance() -> None:
+        try:
+            engine.advance({"a": ROWS}, END)
+        except BaseException as problem:
+            said.append(problem)
+
+    advancing = threading.Thread(target=advance, daemon=True)
+    advancing.start()
+    while not (tmp_path / "begun").exists():
+        assert advancing.is_alive()
+        time.sleep(0.01)
+    engine.close()
+    advancing.join(60)
+    assert not advancing.is_alive()
+    assert [(type(problem), str(problem)) for problem in said] == [
+        (EnvironmentFailed, "fragment 'suspect' was closed")
+    ]

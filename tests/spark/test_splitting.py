@@ -152,7 +152,7 @@ ACCEPTED = {
     "dropDuplicates": case_of("distinct_times", "k"),
     "distinct": Split(lambda a: a.select("k", "ts").distinct(), ("k",), "ts"),
     "distinct in SQL": Split(by_sql("select distinct k, ts from {a}"), ("k",), "ts"),
-    "dropDuplicatesWithinWatermark": case_of("first_in_bucket", "k"),
+    "dropDuplicates in windows": case_of("once_per_window", "k"),
     "join": case_of("interval_join", "k"),
     "outer join": case_of("left_join", "k"),
     "join on more than the columns": Split(joined("l.k = r.k and l.v <=> r.v"), ("v",), "ts", 2),
@@ -225,9 +225,9 @@ REFUSED = {
         Split(by_sql("select distinct v, ts from {a}"), ("k",), "ts"),
         r"distinct .*all its columns",
     ),
-    "dropDuplicatesWithinWatermark": (
-        case_of("first_in_bucket", "v"),
-        r"dropDuplicatesWithinWatermark has the keys k, none.*'v'.*among k,",
+    "dropDuplicates in windows": (
+        case_of("once_per_window", "v"),
+        r"dropDuplicates has the keys k, w, none.*'v'.*among k,",
     ),
     "join on another column": (
         Split(joined("l.id = r.id"), ("k",), "ts", 2),

@@ -36,7 +36,7 @@ def machines_fault(problem: PySparkException) -> str | None:
     return str(causes[-1]) if causes else found.group().strip()
 
 
-def in_few_words(text: str) -> str:
+def shortened(text: str) -> str:
     """Spark's own words without the stack that follows them, and without the middle of a long traceback."""
     kept = []
     for line in text.strip().splitlines():

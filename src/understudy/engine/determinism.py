@@ -5,6 +5,9 @@ where a row happens to be processed is found in the analysed plan and refused by
 the user's own: time in a flow is sealed by the flow, and a second watermark would drop rows by a rule that
 the replicas do not share.
 
+`dropDuplicatesWithinWatermark` is refused because a flow's watermark has no delay: it is the boundary of what
+is sealed, so the operator would forget every key at once.
+
 `transformWithState` is refused because its state server speaks protobuf: the Python package of that name is
 not among ours, and without it Spark's workers end without a word.
 """
@@ -30,6 +33,14 @@ _PROTOBUF = (
     "install. Use applyInPandasWithState: it keeps state for each key as well, with event-time timeouts"
 )
 
+_NO_DELAY = (
+    "removes duplicates for as long as the watermark is delayed, and a flow's watermark has no delay: nearly "
+    'all of them would stay. For rows sent twice use dropDuplicates(["key", "ts"]), with the time column '
+    "among the keys; for one row of a key in ten minutes, "
+    'withColumn("w", F.window("ts", "10 minutes")).drop("ts").dropDuplicates(["key", "w"]), with "w.end" as '
+    "the time of the fragment"
+)
+
 REFUSED: dict[str, tuple[str, str]] = {
     "Rand": ("rand", _CHANCE),
     "Randn": ("randn", _CHANCE),
@@ -51,6 +62,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "InputFileName": ("input_file_name", _PLACE),
     "InputFileBlockStart": ("input_file_block_start", _PLACE),
     "InputFileBlockLength": ("input_file_block_length", _PLACE),
+    "DeduplicateWithinWatermark": ("dropDuplicatesWithinWatermark", _NO_DELAY),
     "TransformWithStateInPySpark": ("transformWithState", _PROTOBUF),
 }
 

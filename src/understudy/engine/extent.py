@@ -11,7 +11,7 @@ bound. The **lag** of a column: no row still to come out has a value in it older
   rows are kept for -low and right rows for high. Each side's times lag that much, but the greater of the
   two does not: one of them has only just arrived. Rows without a match come out when they are given up, so
   there it does.
-- Deduplication keeps keys until the watermark passes their time, if the time is among them; else for ever.
+- Deduplication keeps keys until the watermark passes the time or the window among them; without, for ever.
 - State that a user's code keeps has no bound that a plan tells of.
 
 State may last for ever and yet be indifferent to time: a count that a user's code keeps changes only when a
@@ -120,10 +120,10 @@ def deduplicate(node: Node, children: list[Stream]) -> Stream:
     (child,) = children
     if not child.streaming:
         return child
-    keys = node.tree("keys") if node.kind == "Deduplicate" else None
-    bounded = any(k in child.times for k in (ids_of(keys) if keys is not None else child.output))
-    if bounded:
-        return replace(child, extent_us=child.extent_us + child.watermark_us + MS_US)
+    keys = ids_of(node.tree("keys")) if node.kind == "Deduplicate" else child.output
+    kept_us = min((_kept_us(child.times[key]) for key in keys if key in child.times), default=math.inf)
+    if kept_us < math.inf:
+        return replace(child, extent_us=child.extent_us + child.watermark_us + kept_us + MS_US)
     return replace(
         child,
         unbounded=child.unbounded or "dropDuplicates without the time column",
@@ -131,12 +131,11 @@ def deduplicate(node: Node, children: list[Stream]) -> Stream:
     )
 
 
-def deduplicate_within_watermark(node: Node, children: list[Stream]) -> Stream:
-    (child,) = children
-    if not child.streaming:
-        return child
-    stream = user_code(node, child)
-    return replace(stream, extent_us=stream.extent_us + stream.watermark_us + MS_US)
+def _kept_us(time: Time) -> float:
+    """For how long after a row a key with this time is remembered."""
+    if not isinstance(time, Window):
+        return 0.0
+    return math.inf if time.length_us is None else time.length_us
 
 
 def join(node: Node, children: list[Stream]) -> Stream:

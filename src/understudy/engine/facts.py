@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from understudy.engine.event_time import HIDDEN_TIME, Stream, Time, Window, merged, time_of
-from understudy.engine.extent import aggregate, deduplicate, deduplicate_within_watermark, join, user_code
+from understudy.engine.extent import aggregate, deduplicate, join, user_code
 from understudy.engine.plan import Node, ids_of, inlined
 
 
@@ -170,7 +170,6 @@ _HANDLERS: dict[str, Callable[[Node, list[Stream]], Stream]] = {
     "Aggregate": aggregate,
     "Deduplicate": deduplicate,
     "Distinct": deduplicate,
-    "DeduplicateWithinWatermark": deduplicate_within_watermark,
     "Union": _union,
     "Join": join,
 }

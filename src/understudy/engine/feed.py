@@ -29,7 +29,7 @@ from understudy.engine.source import GROUP_KEY, ROWS_KEY
 
 
 class ChannelClosed(Exception):
-    """The channel ended while somebody waited on it. The cause, if any, says why."""
+    """The channel was closed under a thread that waited on it. The cause, if any, says why."""
 
 
 class Channel:
@@ -64,7 +64,7 @@ class Channel:
             self._offered = None
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Release everybody who waits: data sources learn of nothing new, the engine gets `failure`."""
+        """Release all that wait: data sources learn of nothing new, the engine gets `failure`."""
         with self._changed:
             if not self._closed:
                 self._closed = True

@@ -46,6 +46,7 @@ class FlowEngines:
         self._spark = spark or session()
         self._segments = fragments_of(flow, unit)
         self._topology = topology_of(flow, unit, partitions)
+        self._tables: dict[str, str] = {}
         self._streams = streams_of(flow, self._analyse)
 
     @property
@@ -56,6 +57,14 @@ class FlowEngines:
     def streams(self) -> Mapping[str, Input]:
         """The columns and the time of every source and fragment."""
         return self._streams
+
+    @property
+    def tables(self) -> Mapping[str, str]:
+        """The files of all tables that do not stream, for `identity.require_same_tables` between replicas.
+
+        Snapshots are compared by themselves. This is for replicas that begin with nothing.
+        """
+        return self._tables
 
     def engine(self, partition: Partition, directory: Path) -> CopyEngine:
         """A new engine for one copy of `partition`, to be started. It works in `directory`."""
@@ -120,6 +129,7 @@ class FlowEngines:
             options=endpoint().options("analysis"),
             dealt_to={},
         )
+        self._tables |= {f"{fragment.name}: {file}": is_ for file, is_ in query.tables.facts().items()}
         count = self._topology.counts[fragment.name] if partitioned else 1
         if count > 1:
             require_splittable(fragment.name, query.plan, fragment.partition_by, count)

@@ -23,7 +23,6 @@ SENSITIVE_OPERATORS = {
     "FlatMapCoGroupsInArrow": "cogroup.applyInArrow",
     "MapInPandas": "mapInPandas",
     "MapInArrow": "mapInArrow",
-    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "GlobalLimit": "limit",
     "LocalLimit": "limit",
 }

@@ -1,15 +1,16 @@
-"""What a snapshot is of: which partition of which fragment, and for whom the rows held in it are.
+"""What a snapshot is of: which partition of which fragment, over which tables, and who its held rows are for.
 
 A state goes on only where it belongs. In another partition it would hold keys that never come there and lack
 those that do; under another number of partitions, or other columns, the same number means other keys. And
 rows that are held say which partition of a consumer they go to, so the consumers must be the same as well.
+The state was made with certain files of tables that do not stream, and goes on with the same ones only.
 None of that could be noticed later, so every snapshot says it and every restore asks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,18 @@ class Identity:
     fragment: str
     share: Share
     dealt_to: Mapping[str, Dealt]
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """The files of tables that do not stream: what each of them is, by table and file."""
 
     def facts(self) -> dict[str, Any]:
         """What the manifest of a snapshot says of it."""
         share = {"index": self.share.index, "count": self.share.count, "keys": self.share.keys}
-        return {"fragment": self.fragment, "partition": share, "dealt_to": dict(self.dealt_to)}
+        return {
+            "fragment": self.fragment,
+            "partition": share,
+            "dealt_to": dict(self.dealt_to),
+            "tables": dict(self.tables),
+        }
 
     def require_own(self, directory: Path, manifest: Mapping[str, Any]) -> None:
         """Raise EnvironmentFailed unless the snapshot in `directory` is of this very state."""
@@ -66,6 +74,19 @@ class Identity:
                 f"snapshot {directory} of fragment {self.fragment!r} was taken while its output was "
                 f"dealt out to {_shown(dealt_to)}, not to {_shown(self.dealt_to)}. Restore from one of "
                 "this run"
+            )
+        require_same_tables(f"fragment {self.fragment!r}", self.tables, manifest["tables"])
+
+
+def require_same_tables(what: str, here: Mapping[str, str], there: Mapping[str, str]) -> None:
+    """Raise EnvironmentFailed unless the files of tables are the same here as where `there` was told."""
+    for name in sorted({*here, *there}):
+        if here.get(name) != there.get(name):
+            table, _, file = name.partition("/")
+            raise EnvironmentFailed(
+                f"{what} reads the table {table}, and its file {file or table} differs between replicas: "
+                f"{here.get(name, 'missing')} here, {there.get(name, 'missing')} where the state comes from. "
+                "Give every node the same files and leave them alone during a run, or start the run anew"
             )
 
 

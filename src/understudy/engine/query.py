@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - how every Spark program c
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from understudy.engine.blame import in_few_words
+from understudy.engine.blame import shortened
 from understudy.engine.dealing import Dealt, with_partition_numbers
 from understudy.engine.determinism import require_deterministic
 from understudy.engine.event_time import HIDDEN_TIME
@@ -35,6 +35,7 @@ from understudy.engine.extent import ENDLESS_AGGREGATE
 from understudy.engine.facts import Facts, facts_of
 from understudy.engine.plan import Node, parse_plan
 from understudy.engine.source import FORMAT
+from understudy.engine.tables import Tables, pinned_tables
 from understudy.engine.times import path_of, times_of
 from understudy.flow.errors import FlowError
 
@@ -63,6 +64,7 @@ class Query:
     plan: Node
     facts: Facts
     time: tuple[str, ...]
+    tables: Tables
 
 
 def build_query(
@@ -96,7 +98,8 @@ def build_query(
             '("window.end", "session_window.end"), or bound both times in the join\'s condition'
         )
     schema = to_arrow_schema(result.schema, timezone="UTC")
-    return Query(with_partition_numbers(fragment, result, dealt_to), schema, plan, facts, path)
+    frame = with_partition_numbers(fragment, result, dealt_to)
+    return Query(frame, schema, plan, facts, path, pinned_tables(fragment, result))
 
 
 def _plan_of(frame: DataFrame) -> Node:
@@ -130,7 +133,7 @@ def _call(fragment: str, function: Callable[..., Any], frames: list[DataFrame]) 
         result = function(*frames)
     except PySparkException as problem:
         raise FlowError(
-            f"fragment {fragment!r}: Spark does not accept it: {in_few_words(str(problem))}"
+            f"fragment {fragment!r}: Spark does not accept it: {shortened(str(problem))}"
         ) from problem
     except FlowError:
         raise

@@ -41,7 +41,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "10",
     "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
-    # Nobody looks at these, and collecting them takes time in every micro-batch.
+    # Closing an engine does not wait for ever for a task that hangs.
+    "spark.sql.streaming.stopTimeout": "30s",
+    # These are not looked at, and collecting them takes time in every micro-batch.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "1",

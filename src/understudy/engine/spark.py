@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,17 +33,17 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from understudy.core.bucket import NOTHING, BucketId, bucket_of, end_of
 from understudy.core.errors import BrokenInvariant, require
-from understudy.engine.blame import in_few_words, machines_fault
+from understudy.engine.blame import machines_fault, shortened
 from understudy.engine.dealing import Dealt
 from understudy.engine.digest import canonical_order
-from understudy.engine.feed import Channel, ChannelClosed, Feed
+from understudy.engine.feed import ChannelClosed, Feed
 from understudy.engine.horizon import horizon_of
 from understudy.engine.identity import WHOLE, Identity, Share
 from understudy.engine.query import Input, Query, build_query
+from understudy.engine.running import RunningQuery
 from understudy.engine.storing import link_checkpoint, read_rows, revive_checkpoint, write_rows
 from understudy.engine.times import times_of
 from understudy.flow.errors import ContractViolation, EnvironmentFailed, FlowError
@@ -85,26 +84,23 @@ class SparkEngine:
         dealt_to: Mapping[str, Dealt] = MappingProxyType({}),
     ) -> None:
         self.name = name
-        self._identity = Identity(name, share, dict(dealt_to))
-        self._feed = feed
         self._inputs = dict(inputs)
         self._width_us = width_us
         self._time_name = time
         self._directory = directory / f"{name}-{uuid.uuid4().hex[:8]}"
-        self._channel_name = uuid.uuid4().hex
+        channel_name = uuid.uuid4().hex
         self._query: Query = build_query(
             spark,
             fragment=name,
             function=function,
             inputs=inputs,
             time=time,
-            options=feed.options(self._channel_name),
+            options=feed.options(channel_name),
             dealt_to=dealt_to,
         )
-        self._channel: Channel | None = None
-        self._running: StreamingQuery | None = None
-        self._tracker: Any = None
-        self._checkpoint = self._directory
+        self._identity = Identity(name, share, dict(dealt_to), self._query.tables.facts())
+        self._running = RunningQuery(feed, channel_name, name)
+        self._checkpoint = self._directory / "checkpoint"
         self._group = 0
         self._through = NOTHING
         self._output_through = NOTHING
@@ -141,13 +137,21 @@ class SparkEngine:
 
     def start(self, saved: Saved | None = None) -> None:
         """Begin, from nothing or from a state whose files are known to be whole. Called once."""
-        self._checkpoint = self._new_checkpoint()
-        if saved is not None:
-            self._take_up(*saved)
-        self._launch()
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if saved is not None:
+                self._take_up(*saved)
+            self._launch()
+        finally:
+            # Closed meanwhile: its files may have come after they were removed.
+            if self._running.stopped:
+                self._remove_files()
 
     def advance(self, inputs: Mapping[str, pa.Table], through: BucketId) -> Advanced:
-        require(self._running is not None, f"fragment {self.name}: advance before start")
+        if self._failure is not None:
+            raise BrokenInvariant(
+                f"fragment {self.name}: it failed before; start another from a snapshot"
+            ) from self._failure
         require(through > self._through, f"fragment {self.name}: {through} is not after {self._through}")
         unknown = set(inputs) - set(self._inputs)
         require(not unknown, f"fragment {self.name} has no inputs {sorted(unknown)}")
@@ -164,7 +168,9 @@ class SparkEngine:
 
     def save(self, into: Path) -> dict[str, Any]:
         """Write the state between two advances to the directory `into`, and return what `start` must know."""
-        require(self._running is not None and self._failure is None, f"fragment {self.name}: nothing to save")
+        if self._running.stopped:
+            raise EnvironmentFailed(f"fragment {self.name!r} was closed")
+        require(self._running.standing and self._failure is None, f"fragment {self.name}: nothing to save")
         into.mkdir(parents=True)
         if self._group:
             link_checkpoint(self._checkpoint, into / "checkpoint")
@@ -188,8 +194,8 @@ class SparkEngine:
         self._held = {n: read_rows(folder / f"held-{n}.arrow") for n in facts["held"]}
 
     def close(self) -> None:
-        self._stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._running.stop()
+        self._remove_files()
 
     # One micro-batch
 
@@ -237,26 +243,37 @@ class SparkEngine:
         return numbers
 
     def _run_group(self, tables: Mapping[str, pa.Table], boundary: BucketId) -> None:
-        if self._channel is None or self._failure is not None:
-            raise BrokenInvariant(
-                f"fragment {self.name}: it failed before; start another from a snapshot"
-            ) from self._failure
+        watermark_ms = (end_of(boundary, self._width_us) - 1) // 1000
         try:
-            self._tracker.setWatermark((end_of(boundary, self._width_us) - 1) // 1000)
-            self._channel.offer(self._group + 1, tables)
-            self._channel.wait_still(self._group + 1)
+            self._running.run(self._group + 1, tables, watermark_ms)
         except (ChannelClosed, Py4JError, ConnectionError) as problem:
-            cause = self._cause or (problem.__cause__ if isinstance(problem, ChannelClosed) else problem)
-            self._failure = cause or problem
-            raise self._explained(self._failure) from cause
+            raise self._ended(problem) from self._failure
+        self._require_tables()
         self._group += 1
         self._through = boundary
+
+    def _ended(self, problem: Exception) -> Exception:
+        """What to raise because the query ended. The failure is remembered."""
+        cause = self._cause or (problem.__cause__ if isinstance(problem, ChannelClosed) else problem)
+        self._failure = cause or problem
+        if self._running.stopped:
+            return EnvironmentFailed(f"fragment {self.name!r} was closed")
+        # A table's file that is gone fails the query as well, with a longer story.
+        self._require_tables()
+        return self._explained(self._failure)
+
+    def _require_tables(self) -> None:
+        try:
+            self._query.tables.require_unchanged()
+        except EnvironmentFailed as problem:
+            self._failure = problem
+            raise
 
     def _explained(self, cause: BaseException) -> Exception:
         if isinstance(cause, PySparkException):
             if (wrong := machines_fault(cause)) is not None:
                 return EnvironmentFailed(f"fragment {self.name!r}: Spark could not go on here ({wrong})")
-            return FlowError(f"fragment {self.name!r} failed in Spark: {in_few_words(str(cause))}")
+            return FlowError(f"fragment {self.name!r} failed in Spark: {shortened(str(cause))}")
         if isinstance(cause, Py4JError | ConnectionError | OSError):
             return EnvironmentFailed(
                 f"fragment {self.name!r}: the JVM that Spark runs in has ended ({cause})"
@@ -306,34 +323,20 @@ class SparkEngine:
 
     # The query's life
 
-    def _new_checkpoint(self) -> Path:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        return self._directory / uuid.uuid4().hex[:8]
-
     def _launch(self) -> None:
-        self._failure = self._cause = None
-        self._arrived = []
-        channel = self._channel = self._feed.open(self._channel_name)
         try:
-            self._running = (
-                self._query.frame.writeStream.foreachBatch(self._collect)
-                .outputMode("append")
-                .option("checkpointLocation", str(self._checkpoint.absolute()))
-                .start()
-            )
+            self._running.start(self._query.frame, self._checkpoint, self._group, self._collect)
+        except (ChannelClosed, Py4JError, ConnectionError) as problem:
+            raise self._ended(problem) from self._failure
         except PySparkException as problem:
+            if self._running.stopped:
+                raise self._ended(problem) from problem
             raise FlowError(
-                f"fragment {self.name!r}: Spark does not run it: {in_few_words(str(problem))}"
+                f"fragment {self.name!r}: Spark does not run it: {shortened(str(problem))}"
             ) from problem
-        threading.Thread(
-            target=_watch, args=(self._running, channel), name=f"watch-{self.name}", daemon=True
-        ).start()
-        try:
-            channel.wait_still(self._group)
-        except ChannelClosed as problem:
-            self._failure = problem.__cause__ or problem
-            raise self._explained(self._failure) from problem.__cause__
-        self._tracker = self._running._jsq.streamingQuery().watermarkTracker()
+
+    def _remove_files(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _collect(self, batch: DataFrame, batch_id: int) -> None:
         try:
@@ -344,28 +347,6 @@ class SparkEngine:
             raise
         if table.num_rows:
             self._arrived.append(table)
-
-    def _stop(self) -> None:
-        running, channel = self._running, self._channel
-        self._running = self._channel = self._tracker = None
-        if channel is not None:
-            self._feed.drop(channel)
-        if running is not None:
-            try:
-                running.stop()
-            except (Py4JError, ConnectionError, PySparkException):
-                # A query that failed, or whose JVM is gone, has nothing left to stop.
-                return
-
-
-def _watch(query: StreamingQuery, channel: Channel) -> None:
-    """Wait for the query's end and tell whoever waits on its channel, so that no failure becomes a hang."""
-    try:
-        query.awaitTermination()
-    except BaseException as problem:
-        channel.close(problem)
-    else:
-        channel.close()
 
 
 def _run(numbers: np.ndarray[Any, np.dtype[np.int64]], stop: BucketId) -> tuple[int, int]:

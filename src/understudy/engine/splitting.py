@@ -3,7 +3,7 @@
 A row's partition follows from its values in the fragment's partition columns. An operator that looks at all
 rows with equal keys therefore gives what it would give unsplit if the partition columns are among its keys:
 then equal keys mean equal partition columns, and those mean one partition. The other way round nothing
-helps: groupBy("dst") split by "src" would count every dst once in each partition, and nobody would notice.
+helps: groupBy("dst") split by "src" would count every dst once in each partition, and nothing would tell.
 
 So the plan is followed from its inputs upwards, and at each place it is known which columns *carry* a column
 of the input: hold, in every row, the value that the input's rows had that it was made from. That is told by
@@ -17,9 +17,9 @@ returns: it may put anything into a column.
 - A join of two streams: its equalities pair every partition column of one side with the same of the other.
   A table that does not stream is whole in every partition, so joining it needs nothing.
 - limit counts all rows, so it has no place in a split fragment.
-- mapInPandas and mapInArrow see rows in frames. Most functions look at one row at a time, but they need not
-  and nobody can tell: which rows share a frame would depend on the split. They are refused, since another
-  result in silence is worse than a pandas_udf in its place, which is row by row by its very form.
+- mapInPandas and mapInArrow see rows in frames. Most functions look at one row at a time, but they need not,
+  a plan does not tell, and which rows share a frame would depend on the split. They are refused, since
+  another result in silence is worse than a pandas_udf in its place, which is row by row by its very form.
 - An operator that is not known here is refused too, for the same reason.
 """
 
@@ -52,7 +52,6 @@ _ROW_BY_ROW = {
 _KEYS = {
     "Aggregate": "groupingExpressions",
     "Deduplicate": "keys",
-    "DeduplicateWithinWatermark": "keys",
     "FlatMapGroupsInPandas": "groupingAttributes",
     "FlatMapGroupsInArrow": "groupingAttributes",
     "FlatMapGroupsInPandasWithState": "groupingAttributes",
@@ -135,7 +134,7 @@ class _Check:
             return _columns(node, "aggregateExpressions", child)
         if node.kind == "Window":
             return _and(child, ids_of(node.tree("windowExpressions")))
-        if node.kind in {"Deduplicate", "DeduplicateWithinWatermark"}:
+        if node.kind == "Deduplicate":
             return child
         return _made_by_user(node)
 

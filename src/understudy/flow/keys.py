@@ -2,8 +2,8 @@
 
 Rows that belong together must meet in one partition, from whichever input they come. So every input has all
 of a fragment's key columns, and a column is of the same *kind* in all of them: types of one kind hash alike
-where their values are equal. Numbers with a point are no keys: equal ones have several forms (0.0 and -0.0),
-and what one input rounds another may not.
+where their values are equal. Floating-point columns cannot be keys: equal values have several forms (0.0 and
+-0.0), and what one input rounds another may not.
 """
 
 from __future__ import annotations
