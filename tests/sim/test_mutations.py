@@ -1,0 +1,74 @@
+"""The checkers bite: every known way to get the protocol wrong is caught, by the invariant named for it.
+
+A break is caught if some seed of a few shows it. Seeds are fixed, so what is caught today is caught tomorrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mutations as m
+import pytest
+
+from understudy.sim.checkers import Violation
+from understudy.sim.schedules import run_seed
+
+SEEDS = 100
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+#: Breaks that every policy must notice, and by what.
+EVERYWHERE: dict[Mutation, set[str]] = {
+    m.ack_on_receipt: {"state-exact"},
+    m.ack_ahead_of_engine: {"state-exact"},
+    m.drop_when_sent: {"kept"},
+    m.sink_acks_before_it_wrote: {"state-exact"},
+    m.do_not_try_again: {"converged"},
+    m.rewind_too_little: {"loss-free", "input-loss-free", "input-contents"},
+    m.merge_without_waiting: {"kept", "input-contents", "input-loss-free"},
+}
+POLICIES = [("none", None), ("pair", None), ("pair", 3), ("flux", None), ("cluster", None)]
+#: Breaks of replicas, and of a state's movement.
+REPLICATED: dict[Mutation, set[str]] = {
+    m.drop_on_first_ack: {"kept"},
+    m.move_without_outlets: {"state-exact"},
+    m.reverse_as_acknowledgement: {"kept"},
+}
+PAIR: dict[Mutation, set[str]] = {
+    m.bury_the_last_at_once: {"view-safe"},
+    m.bury_the_last_on_suspicion: {"view-safe"},
+    m.edges_outlive_their_connection: {"converged"},
+    m.forget_the_log: {"converged"},
+    m.ignore_reverse: {"sound"},
+    m.keep_snapshots: {"converged"},
+    m.keep_the_lost_sender: {"converged"},
+    m.never_seat: {"converged"},
+    m.no_fencing: {"sound"},
+    m.views_do_not_travel: {"converged"},
+    m.views_travel_once: {"converged"},
+}
+CASES = [
+    *((policy, r, mutation, by) for policy, r in POLICIES for mutation, by in EVERYWHERE.items()),
+    *((policy, r, mutation, by) for policy, r in POLICIES[1:4] for mutation, by in REPLICATED.items()),
+    *(("pair", None, mutation, by) for mutation, by in PAIR.items()),
+]
+
+
+def caught_by(policy: str, replicas: int | None) -> str | None:
+    for seed in range(SEEDS):
+        try:
+            run_seed(policy, seed, replicas=replicas)
+        except Violation as violation:
+            return violation.invariant
+    return None
+
+
+@pytest.mark.parametrize(
+    ("policy", "replicas", "mutation", "by"),
+    CASES,
+    ids=[f"{policy}{replicas or ''}-{mutation.__name__}" for policy, replicas, mutation, _ in CASES],
+)
+def test_a_break_is_caught_by_the_invariant_named_for_it(
+    monkeypatch: pytest.MonkeyPatch, policy: str, replicas: int | None, mutation: Mutation, by: set[str]
+) -> None:
+    mutation(monkeypatch)
+    assert caught_by(policy, replicas) in by
