@@ -85,7 +85,7 @@ def test_a_replica_that_loses_only_its_java_is_dead_like_any_other(start: Any, t
 def test_a_replica_moves_to_a_standby_and_back_while_rows_flow(
     start: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows, folder = 300_000, str(tmp_path / "run")
+    rows, folder = 450_000, str(tmp_path / "run")
     trial: Trial = start(generated(rows, rows_per_s=10_000), standby=1)
     trial.wait_running()
     emptied, taking = trial.process_in("primary"), trial.process_in("standby")

@@ -27,7 +27,7 @@ def execute(arguments: Namespace) -> int:
         print(f"{node} is to be empty; it holds {plural(len(copies), 'copy', 'copies')}")
         if arguments.no_wait:
             return DONE
-        return follow(coordination, int(answer["epoch"]), lambda view: look(view, copies, node))
+        return follow(coordination, int(answer["epoch"]), lambda view: look(view, copies, node), arguments)
 
 
 def look(view: View, copies: Sequence[Copy], node: str) -> Look:

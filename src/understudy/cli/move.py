@@ -26,7 +26,7 @@ def execute(arguments: Namespace) -> int:
         print(f"{moving} is to move to {node}{chosen}")
         if arguments.no_wait:
             return DONE
-        return follow(coordination, int(answer["epoch"]), lambda view: look(view, copy, node))
+        return follow(coordination, int(answer["epoch"]), lambda view: look(view, copy, node), arguments)
 
 
 def look(view: View, copy: Copy, node: str) -> Look:

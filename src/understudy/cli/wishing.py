@@ -1,4 +1,4 @@
-"""An operator's wish from the command line: sent to whoever leads the run, answered, and followed.
+"""An operator's wish from the command line: sent to the run's leader, answered, and followed.
 
 Following only looks at views. To stop looking stops nothing else.
 """
@@ -21,6 +21,7 @@ from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.reports import Wish
 from understudy.runtime.coordination.wishes import asked
+from understudy.runtime.process import finished_file
 from understudy.runtime.settings import RunSettings
 
 DONE, DECLINED = 0, 1
@@ -67,8 +68,9 @@ def answered(coordination: Coordination, wish: Wish) -> dict[str, Any] | None:
     return None
 
 
-def follow(coordination: Coordination, since: int, look: Callable[[View], Look]) -> int:
+def follow(coordination: Coordination, since: int, look: Callable[[View], Look], arguments: Namespace) -> int:
     """Tell how a wish goes on from the view of that epoch, until it is done or hopeless; the exit code."""
+    finished = finished_file(existing_folder(arguments.folder))
     views: queue.SimpleQueue[View] = queue.SimpleQueue()
     coordination.watch_view(views.put)
     said, moving = "", True
@@ -78,6 +80,9 @@ def follow(coordination: Coordination, since: int, look: Callable[[View], Look])
             try:
                 view = views.get(timeout=_POLL_S)
             except queue.Empty:
+                if finished.exists():
+                    print("The run has finished: every source has ended and everything is delivered.")
+                    return DECLINED
                 if not moving and time.monotonic() - news_s > STALLED_S:
                     print(
                         "Nothing is moving: no node can take the next copy. Add a node, or ask again later."
