@@ -306,6 +306,7 @@ class Process:
             case Say(copy, _, _, Ack(through)) | Attach(copy, _, _, _, _, through):
                 worker = self._worker(copy)
                 worker.acked = max(worker.acked, through)
+        demand(node in self.up, "sound", f"{self.name} sends to {node}, to which no connection stands")
         self._out.append(Sent(node, self.up[node], parcel))
 
     def cut(self, node: str, serial: int, why: str) -> None:

@@ -140,6 +140,8 @@ class World:
         self.refusing: set[str] = set()
         self.away: set[str] = set()
         self.leaderless = False
+        #: How many buckets of each source may come for now; None: all.
+        self.feed_max: int | None = None
         self.faults: Counter[str] = Counter()
         self.steps = 0
         self.caught_up = 0
@@ -269,7 +271,10 @@ class World:
             if caller == name and callee not in needed and self.connections[serial].open:
                 found.append(("hang up", name, callee))
         if name == GATEWAY:
-            found += [("feed", source) for source in self.disk.sealed if process.feedable(source)]
+            for source in self.disk.sealed:
+                held_back = self.feed_max is not None and process.put[source] >= self.feed_max
+                if not held_back and process.feedable(source):
+                    found.append(("feed", source))
         return found
 
     def store_choices(self) -> list[Choice]:
