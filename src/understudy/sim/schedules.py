@@ -13,6 +13,7 @@ from random import Random
 from time import perf_counter
 
 from understudy.sim.checkers import Violation, checkers
+from understudy.sim.clock import let_time_pass
 from understudy.sim.faults import FAULTS, RECOVERIES, Fault, heal, may_fire, moving
 from understudy.sim.invariants import check_converged
 from understudy.sim.observing import Observer
@@ -20,8 +21,6 @@ from understudy.sim.shapes import Shape, shape_of
 from understudy.sim.world import Choice, World
 
 STEPS_MAX = 20_000
-#: How often all timers fire in vain before a world counts as at rest: a hung fetch is given up at the second.
-IDLE_ROUNDS = 3
 FAULTS_MAX = 16
 #: How many faults are tried until one can happen.
 ATTEMPTS = 5
@@ -121,7 +120,7 @@ class Schedule:
                 self._fault()
         heal(world)
         world.feed_max = None
-        while self._step() or self._wait():
+        while self._step() or let_time_pass(world):
             if world.steps > STEPS_MAX:
                 raise Violation("converged", world.told("it goes on for ever"))
         try:
@@ -202,19 +201,6 @@ class Schedule:
         for observer in world.observers:
             observer.fault(name, target)
         return True
-
-    # --- the end -----------------------------------------------------------------------------------------
-
-    def _wait(self) -> bool:
-        """Let time pass until something can happen; False if nothing ever will."""
-        world = self.world
-        for _ in range(IDLE_ROUNDS):
-            for timer in sorted(world.timers(), key=lambda each: (each[-1], str(each))):
-                if timer in world.timers() and may_fire(world, timer):
-                    world.take(timer)
-                if world.choices():
-                    return True
-        return False
 
 
 def _asks(timer: Choice) -> bool:
