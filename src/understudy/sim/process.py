@@ -140,7 +140,7 @@ class Process:
     ) -> None:
         self.name = host.name
         self.host = host
-        self.driver = Driver(host, self)
+        self.drive_again()
         self.flow = flow
         self.observers = observers
         self.disk = disk
@@ -153,7 +153,13 @@ class Process:
             self.put = {source: disk.unread(source, inputs) for source, inputs in flow.inputs.items()}
         #: What its outlets have dropped, and for whom: to know when to look whether it was needed.
         self.dropped: tuple[Hashable, ...] = ()
+        #: The number of its state, in an exploration.
+        self.number = 0
         self._out: list[Effect] = []
+
+    def drive_again(self) -> None:
+        """A driver knows its ports: a copy of a process needs one of its own."""
+        self.driver = Driver(self.host, self)
 
     @property
     def view_epoch(self) -> int:
@@ -306,6 +312,7 @@ class Process:
             case Say(copy, _, _, Ack(through)) | Attach(copy, _, _, _, _, through):
                 worker = self._worker(copy)
                 worker.acked = max(worker.acked, through)
+        demand(node in self.up, "sound", f"{self.name} sends to {node}, to which no connection stands")
         self._out.append(Sent(node, self.up[node], parcel))
 
     def cut(self, node: str, serial: int, why: str) -> None:

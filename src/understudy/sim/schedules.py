@@ -13,20 +13,19 @@ from random import Random
 from time import perf_counter
 
 from understudy.sim.checkers import Violation, checkers
+from understudy.sim.clock import let_time_pass
 from understudy.sim.faults import FAULTS, RECOVERIES, Fault, heal, may_fire, moving
 from understudy.sim.invariants import check_converged
 from understudy.sim.observing import Observer
 from understudy.sim.shapes import Shape, shape_of
 from understudy.sim.world import Choice, World
 
-STEPS_MAX = 60_000
-#: How often all timers fire in vain before a world counts as at rest: a hung fetch is given up at the second.
-IDLE_ROUNDS = 3
+STEPS_MAX = 20_000
 FAULTS_MAX = 16
 #: How many faults are tried until one can happen.
 ATTEMPTS = 5
 #: What is tried when a state moves, beside the failure of that very step.
-ON_THE_MOVE = ("kill", "kill lender", "kill standby", "sever", "crash", "lead", "suspect", "hung fetch")
+ON_THE_MOVE = ("kill", "kill lender", "kill lender", "kill standby", "sever", "crash", "lead", "suspect", "hung fetch")
 WORDS = {"snap": "snapshot", "fetch": "fetch", "install": "install"}
 
 
@@ -92,7 +91,10 @@ class Schedule:
         self.world = World(shape.setup, every, keep=lambda n: random.randint(0, n))
         for _ in range(shape.setup.nodes + shape.spares):
             self.world.add_node()
-        self.pace: dict[object, float] = {"feed": 10 ** random.uniform(-2.5, 0)}
+        # Some input comes only when nothing fails any more, so that catching up is never out of work.
+        shortest = min(len(buckets) for buckets in flow.inputs.values())
+        self.world.feed_max = random.randint(1, shortest)
+        self.pace: dict[object, float] = {"feed": 10 ** random.uniform(-1.5, 0.5)}
         self.timer_chance = 10 ** random.uniform(-3, -1.3)
         self.fault_chance = 10 ** random.uniform(-2.5, -1.3)
         #: How often something fails at each step of a state's movement.
@@ -117,7 +119,8 @@ class Schedule:
                     break
                 self._fault()
         heal(world)
-        while self._step() or self._wait():
+        world.feed_max = None
+        while self._step() or let_time_pass(world):
             if world.steps > STEPS_MAX:
                 raise Violation("converged", world.told("it goes on for ever"))
         try:
@@ -135,21 +138,24 @@ class Schedule:
         choices = self.world.choices()
         if not choices:
             return False
-        # A request is repeated about as often as a bucket comes.
+        # A request is repeated more often than other timers fire, and less often than anything is handled.
         choices += [timer for timer in self.world.timers() if _asks(timer)]
         weights = [self._weight(choice) for choice in choices]
         self._take(self.random.choices(choices, weights)[0])
         return True
 
     def _weight(self, choice: Choice) -> float:
-        kind = "feed" if choice[0] == "timer" else choice[0]
+        kind = choice[0]
+        if kind == "timer":
+            return 0.1 * self._pace_of("deliver")
         where = choice[-1] if kind == "deliver" else choice[1] if len(choice) > 1 else ""
-        return self._pace_of(kind) * self._pace_of((kind == "view", where))
+        # Some processes hear of views mostly through others.
+        return self._pace_of(kind) * self._pace_of((kind == "view", where), -3 if kind == "view" else -1)
 
-    def _pace_of(self, what: object) -> float:
+    def _pace_of(self, what: object, least: float = -1) -> float:
         pace = self.pace.get(what)
         if pace is None:
-            pace = self.pace[what] = 10 ** self.random.uniform(-1, 0.3)
+            pace = self.pace[what] = 10 ** self.random.uniform(least, 0.3)
         return pace
 
     def _take(self, choice: Choice) -> None:
@@ -195,19 +201,6 @@ class Schedule:
         for observer in world.observers:
             observer.fault(name, target)
         return True
-
-    # --- the end -----------------------------------------------------------------------------------------
-
-    def _wait(self) -> bool:
-        """Let time pass until something can happen; False if nothing ever will."""
-        world = self.world
-        for _ in range(IDLE_ROUNDS):
-            for timer in sorted(world.timers(), key=lambda each: (each[-1], str(each))):
-                if timer in world.timers() and may_fire(world, timer):
-                    world.take(timer)
-                if world.choices():
-                    return True
-        return False
 
 
 def _asks(timer: Choice) -> bool:

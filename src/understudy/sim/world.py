@@ -60,6 +60,7 @@ class Down:
 
 
 Item = Up | Down | Parcel
+UP, DOWN = Up(), Down()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class Connection:
     serial: int
     caller: str
     callee: str
-    to_caller: tuple[Item, ...] = (Up(),)
-    to_callee: tuple[Item, ...] = (Up(),)
+    to_caller: tuple[Item, ...] = (UP,)
+    to_callee: tuple[Item, ...] = (UP,)
     open: bool = True
 
     def queue(self, to: str) -> tuple[Item, ...]:
@@ -133,13 +134,15 @@ class World:
         self.store = Store.begin(setup.controller)
         self.reports: dict[str, tuple[Report, ...]] = {}
         topology = setup.flow.topology
-        self.disk = Disk.empty(topology.sources, topology.sinks)
+        self._disk = Disk.empty(topology.sources, topology.sinks)
         self.added = 0
         # What has failed for a while.
         self.stalled: set[str] = set()
         self.refusing: set[str] = set()
         self.away: set[str] = set()
         self.leaderless = False
+        #: How many buckets of each source may come for now; None: all.
+        self.feed_max: int | None = None
         self.faults: Counter[str] = Counter()
         self.steps = 0
         self.caught_up = 0
@@ -157,9 +160,15 @@ class World:
     def view(self) -> View | None:
         return self.store.view
 
+    @property
+    def disk(self) -> Disk:
+        """The gateway's, whether it lives or not."""
+        gateway = self.processes.get(GATEWAY)
+        return self._disk if gateway is None or gateway.disk is None else gateway.disk
+
     def start_gateway(self) -> None:
-        host = self.setup.host(GATEWAY, dict(self.disk.delivered))
-        self.processes[GATEWAY] = Process(host, self.setup.flow, self.observers, self.disk)
+        host = self.setup.host(GATEWAY, dict(self._disk.delivered))
+        self.processes[GATEWAY] = Process(host, self.setup.flow, self.observers, self._disk)
 
     def add_node(self) -> str:
         self.added += 1
@@ -170,6 +179,7 @@ class World:
 
     def kill(self, name: str) -> None:
         """The process is gone. The gateway's disk stays; a node's session ends later."""
+        self._disk = self.disk
         del self.processes[name]
         self._needed.pop(name, None)
         self.reports.pop(name, None)
@@ -198,7 +208,7 @@ class World:
             for end in ends:
                 queue = connection.queue(end)
                 kept = queue[: self.keep(len(queue))]
-                connection = connection.with_queue(end, (*kept, Down()))
+                connection = connection.with_queue(end, (*kept, DOWN))
             connection = replace(connection, open=False)
         if gone is not None:
             connection = connection.with_queue(gone, ())
@@ -241,7 +251,30 @@ class World:
 
     def process_choices(self, name: str) -> list[Choice]:
         process = self.processes[name]
-        found: list[Choice] = []
+        found = list(self._work(process))
+        if name not in self.away:
+            if process.view_epoch < len(self.store.views):
+                found.append(("view", name, len(self.store.views)))
+            if self.reports.get(name):
+                found.append(("tell", name))
+        needed = self.needed(name)
+        for other in sorted(needed):
+            able = other in self.processes and other not in self.refusing
+            if (name, other) not in self.calls and able and calls(name, other):
+                found.append(("call", name, other))
+        for (caller, callee), serial in self.calls.items():
+            if caller == name and callee not in needed and self.connections[serial].open:
+                found.append(("hang up", name, callee))
+        if name == GATEWAY:
+            for source in self.disk.sealed:
+                held_back = self.feed_max is not None and process.put[source] >= self.feed_max
+                if not held_back and process.feedable(source):
+                    found.append(("feed", source))
+        return found
+
+    def _work(self, process: Process) -> list[Choice]:
+        """What the engines and sinks of a process, and the states that move there, can do next."""
+        name, found = process.name, list[Choice]()
         for copy, worker in process.workers.items():
             if worker.starting:
                 found.append(("start", name, copy))
@@ -251,25 +284,9 @@ class World:
                 found.append(("snap", name, copy))
             if worker.fetched is not None:
                 found.append(("install", name, copy))
-            elif (
-                worker.fetching is not None and not worker.hangs and worker.fetching.node not in self.stalled
-            ):
-                found.append(("fetch", name, copy))
-        if name not in self.away:
-            if process.view_epoch < len(self.store.views):
-                found.append(("view", name, len(self.store.views)))
-            if self.reports.get(name):
-                found.append(("tell", name))
-        needed = self.needed(name)
-        for other in sorted(needed):
-            able = other in self.processes and other not in self.refusing
-            if calls(name, other) and (name, other) not in self.calls and able:
-                found.append(("call", name, other))
-        for (caller, callee), serial in self.calls.items():
-            if caller == name and callee not in needed and self.connections[serial].open:
-                found.append(("hang up", name, callee))
-        if name == GATEWAY:
-            found += [("feed", source) for source in self.disk.sealed if process.feedable(source)]
+            elif worker.fetching is not None and not worker.hangs:
+                # A lender that sleeps does not answer.
+                found += [("fetch", name, copy)] if worker.fetching.node not in self.stalled else []
         return found
 
     def store_choices(self) -> list[Choice]:
@@ -312,9 +329,9 @@ class World:
                 self.connections[serial] = connection.with_queue(to, connection.queue(to)[-1:])
                 self._deliver(serial, to)
             case "call", str(caller), str(callee):
-                self.serial += 1
-                self.calls[caller, callee] = self.serial
-                connection = self.connections[self.serial] = Connection(self.serial, caller, callee)
+                serial = self._next_serial(caller, callee)
+                self.calls[caller, callee] = serial
+                connection = self.connections[serial] = Connection(serial, caller, callee)
                 self._queued(connection, caller)
                 self._queued(connection, callee)
             case "hang up", str(caller), str(callee):
@@ -424,6 +441,10 @@ class World:
 
     def _store_to_change(self) -> Store:
         return self.store
+
+    def _next_serial(self, caller: str, callee: str) -> int:
+        self.serial += 1
+        return self.serial
 
     def _queued(self, connection: Connection, to: str) -> None:
         """Something was put in the queue to this end."""

@@ -1,0 +1,421 @@
+"""Every interleaving of a small world, with a kill at every point and the catch-up after it.
+
+A step changes one process and what it sends, and both depend on nothing but that process and the action. So
+every state that a process was ever in gets a number, and every action in such a state is carried out and
+checked once; met again, it is looked up. A state of the world is known again by its mark, a hash of all that
+decides what will happen.
+
+*Moves* are all choices of `sim.world`, every view that a process has not seen, the loss of what a dead process had
+sent, and kills, as long as some are left.
+
+*What is no choice.* Some steps are taken as soon as they can be, because to take them later would only delay
+what they lead to, and that may be late anyway:
+
+    call      the connection's `Up` waits in its queues, and may be handled or lost at any time
+    publish, member, report
+              a decision shows only in views, and those reach a process at any time. Which of several comes
+              first is a choice
+    finish    what happens at a process between its engine's output and its standing still could as well
+              happen before or after both
+
+Timers fire when nothing else can happen. Suspicions and limits never come to pass here: nothing is slow.
+
+*Quiet steps* go first as well, once no kill can follow: the delivery of an acknowledgement at a producer
+that does not move its state, and of a view that says nothing new. `prove_quiet` tries each of them in both orders with every
+other move, in every state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TypeVar
+
+from understudy.core.edge.messages import Ack
+from understudy.core.errors import BrokenInvariant, PeerError
+from understudy.core.host.host import GATEWAY
+from understudy.core.host.parcels import ParcelFrom, Relay, Say, ViewSeen
+from understudy.core.view.view import Status, View
+from understudy.sim.checkers import Violation, checkers
+from understudy.sim.faults import may_lose
+from understudy.sim.invariants import check_converged
+from understudy.sim.process import Action, Effect, Process, Sent
+from understudy.sim.state import clone, freeze
+from understudy.sim.store import Store
+from understudy.sim.world import Choice, Setup, World
+
+T = TypeVar("T")
+
+_TOLD_EVERY_STATES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How small the world is, and what may fail in it."""
+
+    setup: Setup
+    spares: int = 0
+    kills: int = 0
+    #: The nodes that may be killed; none named means all.
+    victims: frozenset[str] = frozenset()
+    crashes: int = 0
+    severs: int = 0
+    #: Whether quiet steps go first.
+    reduced: bool = True
+    #: Whether to try quiet steps in both orders with every other move; only without reduction.
+    prove_quiet: bool = False
+    #: Give up with what was seen so far after this many states; 0 means never.
+    states_max: int = 0
+
+
+@dataclass(slots=True)
+class Explored:
+    """What an exploration saw. It is not `whole` if it gave up."""
+
+    states: int = 0
+    steps: int = 0
+    ends: int = 0
+    commuted: int = 0
+    seconds: float = 0.0
+    whole: bool = True
+
+
+class Known:
+    """All states of processes that were ever met, and what each action led to."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._processes: list[Process] = []
+        self._steps: dict[Hashable, tuple[Process, tuple[Effect, ...]]] = {}
+        self._same: dict[object, object] = {}
+        #: What each process, by its number, can do by itself.
+        self.work: dict[int, list[Choice]] = {}
+
+    def same(self, value: T) -> T:
+        """The one object that stands for all that are equal to this one."""
+        return self._same.setdefault(value, value)  # type: ignore[return-value]
+
+    def number(self, value: Hashable) -> int:
+        return self._numbers.setdefault(value, len(self._numbers) + 1)
+
+    def met(self, process: Process) -> Process:
+        """The first process that was in this state."""
+        number = self.number((process.name, _state_of(process)))
+        while number >= len(self._processes):
+            self._processes.append(process)
+        if self._processes[number].number != number:
+            self._processes[number] = process
+            process.number = number
+        return self._processes[number]
+
+    def step(self, process: Process, action: Action) -> tuple[Process, tuple[Effect, ...]]:
+        key = (process.number, _key(action))
+        found = self._steps.get(key)
+        if found is None:
+            after = clone(process)
+            after.number = 0
+            effects = tuple(map(self._same_parcel, after.act(action)))
+            found = self._steps[key] = (self.met(after), effects)
+        return found
+
+    def _same_parcel(self, effect: Effect) -> Effect:
+        return replace(effect, parcel=self.same(effect.parcel)) if isinstance(effect, Sent) else effect
+
+
+def _key(action: Action) -> Hashable:
+    """Parcels and views are long to hash, and known by the one object that stands for them."""
+    match action:
+        case "event", ParcelFrom(node, serial, parcel):
+            return "parcel", node, serial, id(parcel)
+        case "event", ViewSeen(view):
+            return "view", id(view)
+    return action
+
+
+def _state_of(process: Process) -> Hashable:
+    asks = frozenset(key for key in process.timers if isinstance(key, tuple) and key[0] == "ask")
+    host = process.host
+    timers, process.timers = process.timers, {}
+    awaited, host._awaited = host._awaited, set()
+    try:
+        return freeze(process), asks
+    finally:
+        process.timers, host._awaited = timers, awaited
+
+
+class ForkingWorld(World):
+    """A world that can be copied at every step: processes are shared until one of them changes."""
+
+    def __init__(self, setup: Setup, known: Known) -> None:
+        super().__init__(setup, checkers(setup.flow.reference))
+        self.known = known
+        self.kills_left = self.crashes_left = self.severs_left = 0
+        self._store_number = 0
+
+    def fork(self) -> ForkingWorld:
+        copy = object.__new__(ForkingWorld)
+        copy.__dict__.update(self.__dict__)
+        copy.processes = dict(self.processes)
+        copy.connections = dict(self.connections)
+        copy.calls = dict(self.calls)
+        copy.reports = dict(self.reports)
+        copy._needed = self._needed
+        copy.story = self.story
+        return copy
+
+    def mark(self) -> int:
+        connections = tuple(
+            (c.serial, c.open, tuple(map(id, c.to_caller)), tuple(map(id, c.to_callee)))
+            for _, c in sorted(self.connections.items())
+        )
+        if not self._store_number:
+            self._store_number = self.known.number(("store", freeze(self.store)))
+        return hash(
+            (
+                tuple(sorted((name, process.number) for name, process in self.processes.items())),
+                connections,
+                tuple(sorted(self.calls.items())),
+                tuple(sorted((name, queue) for name, queue in self.reports.items() if queue)),
+                self._store_number,
+                (self.kills_left, self.crashes_left, self.severs_left),
+                freeze(self._disk) if GATEWAY not in self.processes else 0,
+            )
+        )
+
+    def _act(self, name: str, action: Action) -> None:
+        before = self.processes[name]
+        if not before.number:
+            before = self.known.met(before)
+        process, effects = self.known.step(before, action)
+        self.processes[name] = process
+        self._carry_out(name, effects)
+        if process.dropped != before.dropped:
+            self.check_kept()
+
+    def start_gateway(self) -> None:
+        if GATEWAY not in self.processes and self.steps:
+            self._disk = clone(self._disk)
+        super().start_gateway()
+
+    def needed(self, name: str) -> frozenset[str]:
+        host = self.processes[name].host
+        key = f"{name}/{id(host.view)}"
+        known = self._needed.get(key)
+        if known is None:
+            known = self._needed[key] = (host.view, frozenset(host.needed))
+        return known[1]
+
+    def _work(self, process: Process) -> list[Choice]:
+        found = self.known.work.get(process.number) if process.number else None
+        if found is None:
+            found = super()._work(process)
+            if process.number:
+                self.known.work[process.number] = found
+        return found
+
+    def _store_to_change(self) -> Store:
+        self.store, self._store_number = clone(self.store), 0
+        return self.store
+
+    def _published(self, view: View) -> None:
+        self.store.views[-1] = self.known.same(view)
+
+    def _next_serial(self, caller: str, callee: str) -> int:
+        """The same for the same connection, whichever others were made before it."""
+        earlier = sum({c.caller, c.callee} == {caller, callee} for c in self.connections.values())
+        pair = self.known.number(("pair", caller, callee))
+        return pair * 100 + earlier + 1
+
+
+class Space:
+    """A small world as a space to search."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.known = Known()
+
+    def first(self) -> ForkingWorld:
+        """Every edge stands, every process has seen the first view, and no input has come."""
+        bounds = self.bounds
+        world = ForkingWorld(bounds.setup, self.known)
+        for _ in range(bounds.setup.nodes + bounds.spares):
+            world.add_node()
+        world.feed_max = 0
+        while choices := world.choices():
+            world.take(choices[0])
+        world.feed_max = None
+        world.processes = {name: self.known.met(process) for name, process in world.processes.items()}
+        world.kills_left, world.crashes_left, world.severs_left = bounds.kills, bounds.crashes, bounds.severs
+        return world
+
+    # --- moves -------------------------------------------------------------------------------------------
+
+    def moves(self, world: ForkingWorld) -> list[Choice]:
+        found: list[Choice] = []
+        for choice in world.choices():
+            match choice:
+                case "view", str(name), int(newest):
+                    process = world.processes[name]
+                    # To a process without a copy only the newest view matters.
+                    first = process.view_epoch + 1 if process.workers else newest
+                    found += [("view", name, epoch) for epoch in range(first, newest + 1)]
+                case "deliver", int(serial), str(to):
+                    found.append(choice)
+                    connection = world.connections[serial]
+                    if not connection.open and len(connection.queue(to)) > 1:
+                        found.append(("lose", serial, to))
+                case _:
+                    found.append(choice)
+        if not found:
+            found += [timer for timer in world.timers() if _asks(timer)]
+        if found:
+            found += self._faults(world)
+        return found
+
+    def _faults(self, world: ForkingWorld) -> Iterator[Choice]:
+        victims = self.bounds.victims
+        if world.kills_left:
+            for name in world.nodes:
+                seated = world.view is not None and bool(world.view.copies_on(name))
+                if seated and (not victims or name in victims) and may_lose(world, name):
+                    yield "kill", name
+        if world.crashes_left and GATEWAY in world.processes:
+            yield "kill", GATEWAY
+        if world.severs_left:
+            yield from (("sever", each.serial) for each in world.connections.values() if each.open)
+
+    def after(self, world: ForkingWorld, move: Choice, path: list[Choice]) -> ForkingWorld:
+        """The world after a move and all that is forced by it."""
+        after = world.fork()
+        self._step(after, move, path)
+        while (forced := self._forced(after)) is not None:
+            self._step(after, forced, path)
+        return after
+
+    def _step(self, world: ForkingWorld, move: Choice, path: list[Choice]) -> None:
+        path.append(move)
+        match move:
+            case "kill", str(name):
+                if name == GATEWAY:
+                    world.crashes_left -= 1
+                else:
+                    world.kills_left -= 1
+                world.kill(name)
+            case "sever", int(serial):
+                world.severs_left -= 1
+                world.sever(serial)
+            case _:
+                world._take(move)
+
+    def _forced(self, world: ForkingWorld) -> Choice | None:
+        choices = world.choices()
+        for choice in choices:
+            if choice[0] in ("call", "finish", "publish"):
+                return choice
+        deciding = [choice for choice in choices if choice[0] in ("member", "report")]
+        if len(deciding) == 1:
+            return deciding[0]
+        return next(self.quiet(world, choices), None) if self.bounds.reduced else None
+
+    # --- quiet steps -------------------------------------------------------------------------------------
+
+    def quiet(self, world: ForkingWorld, choices: list[Choice]) -> Iterator[Choice]:
+        """The steps of which no other step can tell when they are taken."""
+        if world.kills_left or world.crashes_left or world.severs_left or world.view is None:
+            return
+        for choice in choices:
+            if choice[0] != "deliver":
+                continue
+            _, serial, to = choice
+            assert isinstance(serial, int) and isinstance(to, str)
+            connection = world.connections[serial]
+            if not connection.open:
+                continue
+            match connection.queue(to)[0]:
+                case Say(_, producer, _, Ack()) if _rests(world.view, producer):
+                    yield choice
+                case Relay(view) if view.epoch <= world.processes[to].view_epoch:
+                    yield choice
+
+    def prove_quiet(self, world: ForkingWorld, moves: list[Choice]) -> int:
+        """Try every quiet step in both orders with every other one. Raises unless all commute."""
+        commuted = 0
+        for quiet in self.quiet(world, moves):
+            first = self.after(world, quiet, [])
+            for other in moves:
+                if other == quiet:
+                    continue
+                then = self.after(world, other, [])
+                one = self.after(first, other, []) if other in self.moves(first) else first
+                two = self.after(then, quiet, []) if quiet in self.moves(then) else then
+                if one.mark() != two.mark():
+                    raise Violation("quiet", f"{quiet} does not commute with {other}")
+                commuted += 1
+        return commuted
+
+
+def _rests(view: View, producer: object) -> bool:
+    """Whether the state of this producer does not move, and will not."""
+    partition = getattr(producer, "partition", None)
+    if partition not in view.partitions:
+        return True
+    return all(seat.status is Status.ACTIVE for seat in view.partitions[partition].seats)
+
+
+def _asks(timer: Choice) -> bool:
+    return timer[0] == "timer" and isinstance(timer[2], tuple) and timer[2][0] == "ask"
+
+
+@dataclass(slots=True)
+class _Frame:
+    world: ForkingWorld
+    path: list[Choice]
+    moves: Iterator[Choice]
+
+
+def explore(bounds: Bounds, *, progress: Callable[[Explored], None] | None = None) -> Explored:
+    """Visit every reachable state, depth first. Raises `Violation` with the path that led to it."""
+    space, explored, began = Space(bounds), Explored(), perf_counter()
+    first = space.first()
+    seen = {first.mark()}
+    stack = [_Frame(first, [("begin",)], iter(space.moves(first)))]
+    while stack:
+        move = next(stack[-1].moves, None)
+        if move is None:
+            stack.pop()
+            continue
+        explored.steps += 1
+        path: list[Choice] = []
+        try:
+            after = space.after(stack[-1].world, move, path)
+            mark = after.mark()
+            if mark in seen:
+                continue
+            seen.add(mark)
+            moves = space.moves(after)
+            if not moves:
+                explored.ends += 1
+                check_converged(after)
+            if bounds.prove_quiet:
+                explored.commuted += space.prove_quiet(after, moves)
+        except (Violation, PeerError, BrokenInvariant) as error:
+            raise _explained(error, [step for frame in stack for step in frame.path] + path) from error
+        stack.append(_Frame(after, path, iter(moves)))
+        explored.states = len(seen)
+        if explored.states % _TOLD_EVERY_STATES == 0:
+            explored.seconds = perf_counter() - began
+            if progress is not None:
+                progress(explored)
+        if bounds.states_max and explored.states >= bounds.states_max:
+            explored.whole = False
+            break
+    explored.seconds = perf_counter() - began
+    return explored
+
+
+def _explained(error: Exception, path: list[Choice]) -> Violation:
+    invariant = error.invariant if isinstance(error, Violation) else "sound"
+    steps = "\n".join(f"  {n:>4} {' '.join(str(each) for each in step)}" for n, step in enumerate(path))
+    what = error.what if isinstance(error, Violation) else str(error)
+    return Violation(invariant, f"{what}\nthe path:\n{steps}")

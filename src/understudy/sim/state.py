@@ -1,0 +1,122 @@
+"""Copying a process and turning its state into something hashable, fast enough for millions of states.
+
+Both walk an object's fields. What is immutable (messages, buckets, views, tuples) is shared. A class that is
+neither immutable nor listed here raises: to share it would let one explored world change another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from enum import Enum
+from typing import Any, TypeVar
+
+from understudy.core.edge.buffer import Buffer
+from understudy.core.edge.inlet import Inlet
+from understudy.core.edge.merge import Merge
+from understudy.core.edge.outlet import Outlet
+from understudy.core.host.host import Host
+from understudy.core.host.resident import Resident
+from understudy.core.replica.consumer import Consumer
+from understudy.core.replica.movement import Borrowing, Lending
+from understudy.core.replica.producer import Producer
+from understudy.core.replica.replica import Replica
+from understudy.core.view.controller import Controller
+from understudy.sim.engine import SimEngine
+from understudy.sim.process import Disk, Process, Worker
+from understudy.sim.store import Leader, Store
+
+T = TypeVar("T")
+
+#: Classes whose objects are copied and frozen field by field.
+WALKED = frozenset(
+    {
+        *(Buffer, Inlet, Merge, Outlet, Host, Resident, Consumer, Borrowing, Lending, Producer, Replica),
+        *(Controller, SimEngine, Disk, Process, Worker, Leader, Store),
+    }
+)
+#: Types whose values are their own copy.
+_PLAIN = frozenset({int, str, bool, float, type(None), tuple, frozenset})
+#: What never changes in a process, or is a function given to it: shared, and no part of its state.
+FIXED = frozenset(
+    {
+        *("name", "topology", "limits", "timing", "isolated", "flow", "observers", "dealing", "lag_buckets"),
+        *("replicas", "nodes_wanted", "layout", "grace_ms", "make_controller", "copy", "buckets_max"),
+        *("bytes_max", "group_buckets_max", "group_bytes_max", "acks_when_processed", "own"),
+    }
+)
+#: What only tells of the past, or is derived from the rest: copied, and no part of its state.
+TOLD = frozenset({"_story", "events_handled", "_out", "dropped", "number", "declined", "refused", "driver"})
+
+
+def clone(value: T) -> T:
+    """A copy that shares nothing mutable with the original."""
+    return _clone(value, {})  # type: ignore[no-any-return]
+
+
+def _clone(value: Any, seen: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict:
+        return {key: _clone(each, seen) for key, each in value.items()}
+    if kind is set:
+        return set(value)
+    if kind is list:
+        return [_clone(each, seen) for each in value]
+    if kind is deque:
+        return deque(value, value.maxlen)
+    if kind not in WALKED:
+        _expect_immutable(kind)
+        return value
+    if id(value) in seen:
+        return seen[id(value)]
+    copy = object.__new__(kind)
+    seen[id(value)] = copy
+    for name in _names(value):
+        each = getattr(value, name)
+        if name == "_story":
+            each = deque(maxlen=each.maxlen)
+        elif name == "driver":
+            continue
+        elif name not in FIXED:
+            each = _clone(each, seen)
+        object.__setattr__(copy, name, each)
+    if kind is Process:
+        copy.drive_again()
+    return copy
+
+
+def freeze(value: Any) -> Hashable:
+    """Something hashable that is equal exactly if the state is."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value  # type: ignore[no-any-return]
+    if kind is dict:
+        return frozenset((key, freeze(each)) for key, each in value.items())
+    if kind is set:
+        return frozenset(value)
+    if kind is list or kind is deque:
+        return tuple(freeze(each) for each in value)
+    if kind in WALKED:
+        left_out = FIXED | TOLD
+        return tuple(freeze(getattr(value, name)) for name in _names(value) if name not in left_out)
+    _expect_immutable(kind)
+    return value  # type: ignore[no-any-return]
+
+
+def _names(value: Any) -> list[str]:
+    return list(vars(value)) if hasattr(value, "__dict__") else list(type(value).__slots__)
+
+
+_immutable: set[type] = set()
+
+
+def _expect_immutable(kind: type) -> None:
+    if kind in _immutable:
+        return
+    parameters = getattr(kind, "__dataclass_params__", None)
+    frozen = parameters is not None and parameters.frozen
+    if not frozen and not issubclass(kind, Enum):
+        raise TypeError(f"{kind.__qualname__} is neither immutable nor known: list it in {__name__}.WALKED")
+    _immutable.add(kind)
