@@ -5,8 +5,8 @@ every state that a process was ever in gets a number, and every action in such a
 checked once; met again, it is looked up. A state of the world is known again by its mark, a hash of all that
 decides what will happen.
 
-*Moves* are all choices of `sim.world`, every view that a process has not seen, the loss of what a dead process had
-sent, and kills, as long as some are left.
+*Moves* are all choices of `sim.world`, every view that a process has not seen, the loss of what a dead
+process had sent, and kills, as long as some are left.
 
 *What is no choice.* Some steps are taken as soon as they can be, because to take them later would only delay
 what they lead to, and that may be late anyway:
@@ -21,8 +21,8 @@ what they lead to, and that may be late anyway:
 Timers fire when nothing else can happen. Suspicions and limits never come to pass here: nothing is slow.
 
 *Quiet steps* go first as well, once no kill can follow: the delivery of an acknowledgement at a producer
-that does not move its state, and of a view that says nothing new. `prove_quiet` tries each of them in both orders with every
-other move, in every state.
+that does not move its state, and of a view that says nothing new. `prove_quiet` tries each of them in both
+orders with every other move, in every state.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from understudy.core.edge.messages import Ack
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.host.host import GATEWAY
 from understudy.core.host.parcels import ParcelFrom, Relay, Say, ViewSeen
+from understudy.core.shape.partition import Partition
 from understudy.core.view.view import Status, View
 from understudy.sim.checkers import Violation, checkers
 from understudy.sim.faults import may_lose
@@ -358,7 +359,7 @@ class Space:
 def _rests(view: View, producer: object) -> bool:
     """Whether the state of this producer does not move, and will not."""
     partition = getattr(producer, "partition", None)
-    if partition not in view.partitions:
+    if not isinstance(partition, Partition) or partition not in view.partitions:
         return True
     return all(seat.status is Status.ACTIVE for seat in view.partitions[partition].seats)
 

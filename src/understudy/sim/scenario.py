@@ -1,10 +1,11 @@
 """Scenarios: a schedule written by hand, for what chance brings about too rarely.
 
-    run([wait("active"), feed(2), wait("delivered"), kill(Copy(F, 1)), join(), feed(4), wait("active")], setup)
+    run([wait("active"), feed(2), wait("delivered"), kill(Copy(F, 1)), join(), feed(4), wait("active")],
+    setup)
 
-A scenario is a list of acts, carried out in order. Between two acts chance decides what happens next, except
-what is on `hold`: a kind of choice at a process, or at all of them. Every scenario ends with an unspoken act: nothing is
-held any more, and all input comes and must be delivered, once and in order.
+A scenario is a list of acts, carried out in order. Between two acts chance decides what happens next,
+except what is on `hold`: a kind of choice at a process, or at all of them. Every scenario ends with an
+unspoken act: nothing is held any more, and all input comes and must be delivered, once and in order.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Sever:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """This kind of choice does not happen, at this process or at any. A connection is named by its receiver."""
+    """This kind of choice does not happen, at this process or at any. A connection is named by its
+    receiver."""
 
     kind: str
     name: str | None = None
@@ -193,7 +195,9 @@ class Script:
                 world.add_node()
             case Sever(one, other):
                 ends = {self._node(one), GATEWAY if other is None else self._node(other)}
-                found = [c.serial for c in world.connections.values() if {c.caller, c.callee} == ends and c.open]
+                found = [
+                    c.serial for c in world.connections.values() if {c.caller, c.callee} == ends and c.open
+                ]
                 for serial in found:
                     world.sever(serial)
             case Hold():
