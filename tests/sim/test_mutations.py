@@ -24,25 +24,25 @@ EVERYWHERE: dict[Mutation, set[str]] = {
     m.sink_acks_before_it_wrote: {"state-exact"},
     m.do_not_try_again: {"converged"},
     m.rewind_too_little: {"loss-free", "input-loss-free", "input-contents"},
-    m.merge_without_waiting: {"kept", "input-contents", "input-loss-free"},
+    m.merge_without_waiting: {"kept", "contents", "input-contents", "input-loss-free"},
 }
 POLICIES = [("none", None), ("pair", None), ("pair", 3), ("flux", None), ("cluster", None)]
 #: Breaks of replicas, and of a state's movement.
 REPLICATED: dict[Mutation, set[str]] = {
     m.drop_on_first_ack: {"kept"},
     m.move_without_outlets: {"state-exact"},
-    m.reverse_as_acknowledgement: {"kept"},
+    m.reverse_as_acknowledgement: {"kept", "sound"},
 }
 PAIR: dict[Mutation, set[str]] = {
     m.bury_the_last_at_once: {"view-safe"},
     m.bury_the_last_on_suspicion: {"view-safe"},
-    m.edges_outlive_their_connection: {"converged"},
-    m.forget_the_log: {"converged"},
-    m.ignore_reverse: {"sound"},
+    m.edges_outlive_their_connection: {"converged", "loss-free"},
+    m.forget_the_log: {"converged", "input-loss-free"},
+    m.ignore_reverse: {"sound", "loss-free"},
     m.keep_snapshots: {"converged"},
     m.keep_the_lost_sender: {"converged"},
     m.never_seat: {"converged"},
-    m.no_fencing: {"sound"},
+    m.no_fencing: {"sound", "converged"},
     m.views_do_not_travel: {"converged"},
     m.views_travel_once: {"converged"},
 }
