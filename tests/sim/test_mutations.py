@@ -29,7 +29,7 @@ EVERYWHERE: dict[Mutation, set[str]] = {
 POLICIES = [("none", None), ("pair", None), ("pair", 3), ("flux", None), ("cluster", None)]
 #: Breaks of replicas, and of a state's movement.
 REPLICATED: dict[Mutation, set[str]] = {
-    m.drop_on_first_ack: {"kept"},
+    m.drop_on_first_ack: {"kept", "sound"},
     m.move_without_outlets: {"state-exact"},
     m.reverse_as_acknowledgement: {"kept", "sound"},
 }
