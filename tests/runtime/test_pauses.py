@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.events import CopyCaughtUp, CopyMoveFailed, CopySuspected
+from understudy.runtime.coordination.client import Report
+from understudy.runtime.coordination.reports import DrainWish, event_of, written
 from understudy.runtime.pauses import CarefulReports, OwnPauses
 from understudy.runtime.transport.channel import Channel
 
@@ -70,24 +74,26 @@ def test_ticks_in_time_are_no_pause_and_a_late_one_is_remembered_for_a_while(clo
     assert not pauses.lately(2.0)
 
 
-@pytest.mark.parametrize("kind", ["suspected", "copy_suspected"])
-def test_after_a_pause_no_suspicion_is_reported_for_a_while_but_all_else_is(
-    clock: FakeClock, kind: str
-) -> None:
-    sent: list[str] = []
+COPY = Copy(Partition("sessions"), 1)
+
+
+def test_after_a_pause_no_suspicion_is_reported_for_a_while_but_all_else_is(clock: FakeClock) -> None:
+    sent: list[object] = []
 
     def report(kind: str, facts: dict[str, Any]) -> None:
-        sent.append(facts["node"])
+        sent.append(event_of(Report("r-1", kind, facts)))
 
     reports = CarefulReports(report, SILENCE_S, clock)
-    assert reports.send(kind, {"node": "before"})
+    before, healthy, still_away = (CopySuspected(COPY, epoch, "gateway") for epoch in (1, 2, 3))
+    others = [CopyCaughtUp(COPY, 2), CopyMoveFailed(COPY, 2, "the disk is full"), DrainWish("n1", "7")]
+    assert reports.send(*written(before))
     clock.now_s += 3.0
-    assert not reports.send(kind, {"node": "healthy"})
+    assert not reports.send(*written(healthy))
     reports.tick()
-    assert not reports.send(kind, {"node": "healthy"})
-    assert reports.send("folded_in", {"node": "caught up"})
+    assert not reports.send(*written(healthy))
+    assert all(reports.send(*written(other)) for other in others)  # type: ignore[arg-type]
     for _ in range(5):
         clock.now_s += 0.5
         reports.tick()
-    assert reports.send(kind, {"node": "still away"})
-    assert sent == ["before", "caught up", "still away"]
+    assert reports.send(*written(still_away))
+    assert sent == [before, *others, still_away]

@@ -6,10 +6,12 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from understudy.flow.errors import EnvironmentFailed
+from understudy.flow.errors import EnvironmentFailed, FlowError
 from understudy.flow.policy import POLICIES, Policy
 
 FILE = "run.json"
+#: What reading a file that is no run's settings may raise.
+_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, FlowError)
 
 
 @dataclass(frozen=True)
@@ -88,5 +90,5 @@ class RunSettings:
             return cls(**given, policy=Policy.from_json(values["policy"]))
         except FileNotFoundError:
             raise EnvironmentFailed(f"There is no run in {folder}: {file} is missing.") from None
-        except (ValueError, TypeError, KeyError, AttributeError) as problem:
+        except _UNREADABLE as problem:
             raise EnvironmentFailed(f"{file} cannot be read: {problem}") from None

@@ -55,8 +55,8 @@ class Cluster:
         self.run = run
         self._ends = contextlib.ExitStack()
 
-    def connect(self) -> Coordination:
-        connection = Coordination(self.server.address, self.run, session_timeout_ms=SESSION_TIMEOUT_MS)
+    def connect(self, kind: type[Coordination] = Coordination) -> Coordination:
+        connection = kind(self.server.address, self.run, session_timeout_ms=SESSION_TIMEOUT_MS)
         self._ends.callback(connection.close)
         return connection
 

@@ -185,7 +185,8 @@ def test_everything_resumes_when_the_server_comes_back(own_cluster: Any, heard: 
     waiting.join(15.0)
     assert views.until(lambda v: v.epoch == 2) == view(2)
     assert [v.epoch for v in views.all] == [1, 2]
-    assert names(other.members()) == ["a"]
+    # On a busy machine the server is away for longer than a session lasts; the member is then put back.
+    eventually(lambda: names(other.members()) == ["a"])
     eventually(lambda: [r.kind for r in other.reports()] == ["suspected"])
 
 

@@ -346,3 +346,37 @@ def test_a_report_about_a_later_view_than_the_leader_knows_makes_it_read_again(
     connection.report(*written(CopyCaughtUp(SECOND, 2)))
     views.until(statuses(("a", ACTIVE), ("c", ACTIVE)))
     eventually(lambda: connection.reports() == [])
+
+
+class Racing(Coordination):
+    """Just before the leader reads the reports, a member joins and then a report comes."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def reports(self, watch: Any = None) -> list[Report]:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return super().reports(watch)
+
+
+def test_who_was_there_when_a_report_was_written_is_known_when_it_is_acted_on(
+    cluster: Any, heard: Any, eventually: Any
+) -> None:
+    connection, views = cluster.connect(), heard()
+    leading = cluster.connect(Racing)
+    connection.watch_view(views)
+    leader(cluster, leading)
+    for name in ("a", "b"):
+        connection.join("node", name, {})
+    views.until(statuses(("a", ACTIVE), ("b", ACTIVE)))
+
+    def join_and_suspect() -> None:
+        connection.join("node", "c", {})
+        connection.report(*written(CopySuspected(SECOND, 1, "gateway")))
+        eventually(lambda: len(connection.reports()) == 2)
+
+    leading.meanwhile = join_and_suspect
+    connection.report("gossip", {})
+    views.until(statuses(("a", ACTIVE), ("c", STDBY)))
+    assert not any(("b", STDBY) in seats(view) for view in views.all)

@@ -89,7 +89,8 @@ class SmallEngine:
 
     def snapshot(self, into: Path) -> Snapshot:
         self._perhaps_fail("snapshot")
-        (into / "state").mkdir(parents=True)
+        into.mkdir()
+        (into / "state").mkdir()
         (into / "state" / "seen").write_text(str(self.seen))
         (into / "empty").touch()
         (into / "ballast").write_bytes(bytes(range(250)) * (BALLAST_BYTES // 250))

@@ -310,6 +310,20 @@ def test_a_newcomer_starts_from_the_state_it_was_given_and_goes_on_from_there(
     assert [(r.after, r.through) for r in handed] == [(3, 4)]
 
 
+def test_a_newcomer_does_not_produce_again_what_the_state_it_was_given_has_produced(
+    node: Node, lender: HostedCopy
+) -> None:
+    lender.unlend(1)
+    node.lends(lender, 2, CopyState(2, 3, ((SINK, OutletState((), 9, 9, ((0, 9),))),)))
+    newcomer = node.copy(STANDBY)
+    node.fetch(newcomer, 1, version=2)
+    node.next(Installed)
+    newcomer.process((Bucket(9),))
+    assert node.next(Processed) == Processed()
+    newcomer.process((Bucket(10),))
+    assert node.next(Produced) == Produced(((SINK, (Bucket(10),)),))
+
+
 def damage_the_snapshot(node: Node, lender: HostedCopy) -> None:
     (lender.lent[1].snapshot.directory / "ballast").write_bytes(b"damaged on its way")
 

@@ -245,15 +245,20 @@ def test_a_state_that_cannot_be_written_names_the_folder(lender: Lender, tmp_pat
         fetched(lender, tmp_path / "into")
 
 
-@pytest.mark.parametrize("when", ["before", "during"])
-def test_a_fetch_that_is_stopped_ends(lender: Lender, tmp_path: Path, when: str) -> None:
+def test_a_fetch_that_is_stopped_ends(lender: Lender, tmp_path: Path) -> None:
     fetch = fetch_from(lender)
     lender.sends(Frame({"kind": "moving", "bytes": 10}), piece("f"))
-    if when == "before":
-        fetch.stop()
     # Told that something has arrived, it is stopped; nothing else would end it.
     with pytest.raises(ConnectionError, match="the state did not arrive whole"):
         fetch.run(tmp_path / "into", fetch.stop)
+
+
+def test_a_fetch_that_was_stopped_before_it_began_ends_at_once(lender: Lender, tmp_path: Path) -> None:
+    fetch = fetch_from(lender)
+    lender.sends(piece("f"))
+    fetch.stop()
+    with pytest.raises(ConnectionError, match="the state did not arrive whole"):
+        fetch.run(tmp_path / "into", lambda: None)
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,16 @@ def test_rows_that_several_consumers_take_are_encoded_once(
     assert worker.stats.rows_out == 6
 
 
+def test_the_same_rows_under_another_stream_are_not_the_same_payload(make: Make, tmp_path: Path) -> None:
+    """Two fragments of one segment may hand on the very same rows."""
+    table = rows_at(1, 5)
+    output = Output({FIRST: {1: table}, SINK: {1: table}}, (FIRST, SINK), 1)
+    worker, owner = make(Scripted(tmp_path, [output]))
+    worker.process([Bucket(1)])
+    ((_, (first,)), (_, (sink,))) = owner.next()[1]
+    assert (list(decode(first.payload)), list(decode(sink.payload))) == (["mid"], ["out"])
+
+
 def test_every_consumer_hears_how_far_output_is_complete_rows_or_not(make: Make, tmp_path: Path) -> None:
     consumers = (FIRST, SECOND)
     found = outputs(

@@ -184,9 +184,12 @@ class Leadership:
                 return
             patience_s = max(0.0, patient_until - time.monotonic())
             try:
-                members = [member for member in self._members.now() if member.kind == self._seat_kind]
+                reports = self._reports.now()
+                # Read after them: who was there when a report was written is known when it is acted on.
+                everybody = self._members.again() if reports else self._members.now()
+                members = [member for member in everybody if member.kind == self._seat_kind]
                 waiting = term.follow_members(members, patient=patience_s > 0)
-                term.act_on(self._reports.now())
+                term.act_on(reports)
                 next_s = term.fire_timers()
                 self.failure, self._failures = None, 0
             except AWAY:

@@ -39,6 +39,11 @@ class Watched(Generic[T]):
                 raise
         return cast(T, self._value)
 
+    def again(self) -> T:
+        """The current value, read in any case. Raises one of `AWAY` if ZooKeeper is."""
+        self._stale.set()
+        return self.now()
+
     def _fired(self, _: Any) -> None:
         self._mark()
 

@@ -136,7 +136,7 @@ class Worker:
 
     def _emit(self, output: Output) -> None:
         shares: list[tuple[Partition, tuple[Bucket, ...]]] = []
-        encoded: dict[int, Bucket] = {}
+        encoded: dict[tuple[str, int], Bucket] = {}
         rows_out = 0
         for consumer in output.consumers:
             rows = output.shares.get(consumer, {})
@@ -145,10 +145,10 @@ class Worker:
             for number in sorted(rows):
                 table = rows[number]
                 rows_out += table.num_rows
-                bucket = encoded.get(id(table))
+                bucket = encoded.get((stream, id(table)))
                 if bucket is None:
                     payload = encode({stream: table})
-                    bucket = encoded[id(table)] = Bucket(number, payload, len(payload))
+                    bucket = encoded[stream, id(table)] = Bucket(number, payload, len(payload))
                 run.append(bucket)
             before = self._through.get(consumer, NOTHING)
             if output.through > (run[-1].number if run else before):
