@@ -1,11 +1,11 @@
 """The invariants that take a look at the whole world.
 
-    kept        a bucket that a living copy has not taken is kept by a living copy of its producer, by a
-                state on its way to one, or by the source's log
-    view-safe   no view leaves a partition without a living holder of its state if it had one in the view
-                before
-    converged   once nothing fails any more and the world has come to rest: everything is delivered, every
-                seat that can be filled is active, and nothing is kept that no copy needs
+kept        a bucket that a living copy has not taken is kept by a living copy of its producer, by a
+            state on its way to one, or by the source's log
+view-safe   no view leaves a partition without a living holder of its state if it had one in the view
+            before
+converged   once nothing fails any more and the world has come to rest: everything is delivered, every
+            seat that can be filled is active, and nothing is kept that no copy needs
 """
 
 from __future__ import annotations

@@ -25,7 +25,17 @@ FAULTS_MAX = 16
 #: How many faults are tried until one can happen.
 ATTEMPTS = 5
 #: What is tried when a state moves, beside the failure of that very step.
-ON_THE_MOVE = ("kill", "kill lender", "kill lender", "kill standby", "sever", "crash", "lead", "suspect", "hung fetch")
+ON_THE_MOVE = (
+    "kill",
+    "kill lender",
+    "kill lender",
+    "kill standby",
+    "sever",
+    "crash",
+    "lead",
+    "suspect",
+    "hung fetch",
+)
 WORDS = {"snap": "snapshot", "fetch": "fetch", "install": "install"}
 
 
