@@ -1,4 +1,7 @@
-"""When timers fire in a world without a clock: when nothing else can happen, those that wait least first."""
+"""When timers fire in a world without a clock: when nothing else can happen, those that are due first.
+
+A timer that is set again and again is due at a multiple of its delay, so it keeps no longer one waiting.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,16 @@ IDLE_ROUNDS = 3
 def let_time_pass(world: World, may: Callable[[Choice], bool] = lambda _: True) -> bool:
     """Fire timers until something can happen; False if nothing ever will."""
     for _ in range(IDLE_ROUNDS):
-        for timer in sorted(world.timers(), key=lambda each: (each[-1], str(each))):
+        for timer in sorted(world.timers(), key=lambda each: (_due_ms(world, each), str(each))):
             if timer in world.timers() and may(timer) and may_fire(world, timer):
+                world.fired[timer] += 1
                 world.take(timer)
             if any(map(may, world.choices())):
                 return True
     return False
+
+
+def _due_ms(world: World, timer: Choice) -> int:
+    delay_ms = timer[-1]
+    assert isinstance(delay_ms, int)
+    return delay_ms * (1 + world.fired[timer])

@@ -6,7 +6,7 @@ checked once; met again, it is looked up. A state of the world is known again by
 decides what will happen.
 
 *Moves* are all choices of `sim.world`, every view that a process has not seen, the loss of what a dead
-process had sent, and kills, as long as some are left.
+process had sent, and kills, crashes and broken connections as long as some are left.
 
 *What is no choice.* Some steps are taken as soon as they can be, because to take them later would only delay
 what they lead to, and that may be late anyway:
@@ -17,12 +17,14 @@ what they lead to, and that may be late anyway:
               first is a choice
     finish    what happens at a process between its engine's output and its standing still could as well
               happen before or after both
+    up        only with `eager`: a connection that is needed stands at once, and only what is said over it
+              takes its time
 
 Timers fire when nothing else can happen. Suspicions and limits never come to pass here: nothing is slow.
 
-*Quiet steps* go first as well, once no kill can follow: the delivery of an acknowledgement at a producer
-that does not move its state, and of a view that says nothing new. `prove_quiet` tries each of them in both
-orders with every other move, in every state.
+*Quiet steps* go first as well, once nothing can fail any more: the delivery of an acknowledgement at a
+producer that does not move its state, and of a view that says nothing new. `prove_quiet` tries each of them
+in both orders with every other move, in every state.
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ from understudy.core.edge.messages import Ack
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.host.host import GATEWAY
 from understudy.core.host.parcels import ParcelFrom, Relay, Say, ViewSeen
-from understudy.core.shape.partition import Partition
-from understudy.core.view.view import Status, View
+from understudy.core.shape.partition import Copy
+from understudy.core.view.view import View
 from understudy.sim.checkers import Violation, checkers
 from understudy.sim.faults import may_lose
 from understudy.sim.invariants import check_converged
 from understudy.sim.process import Action, Effect, Process, Sent
 from understudy.sim.state import clone, freeze
 from understudy.sim.store import Store
-from understudy.sim.world import Choice, Setup, World
+from understudy.sim.world import Choice, Setup, Up, World
 
 T = TypeVar("T")
 
@@ -62,6 +64,8 @@ class Bounds:
     victims: frozenset[str] = frozenset()
     crashes: int = 0
     severs: int = 0
+    #: Whether connections stand as soon as they are needed.
+    eager: bool = True
     #: Whether quiet steps go first.
     reduced: bool = True
     #: Whether to try quiet steps in both orders with every other move; only without reduction.
@@ -312,7 +316,7 @@ class Space:
     def _forced(self, world: ForkingWorld) -> Choice | None:
         choices = world.choices()
         for choice in choices:
-            if choice[0] in ("call", "finish", "publish"):
+            if choice[0] in ("call", "finish", "publish") or (self.bounds.eager and _comes_up(world, choice)):
                 return choice
         deciding = [choice for choice in choices if choice[0] in ("member", "report")]
         if len(deciding) == 1:
@@ -356,12 +360,17 @@ class Space:
         return commuted
 
 
-def _rests(view: View, producer: object) -> bool:
+def _rests(view: View, producer: Copy) -> bool:
     """Whether the state of this producer does not move, and will not."""
-    partition = getattr(producer, "partition", None)
-    if not isinstance(partition, Partition) or partition not in view.partitions:
-        return True
-    return all(seat.status is Status.ACTIVE for seat in view.partitions[partition].seats)
+    seats = view.partitions.get(producer.partition)
+    return seats is None or seats.whole
+
+
+def _comes_up(world: World, choice: Choice) -> bool:
+    match choice:
+        case "deliver", int(serial), str(to):
+            return isinstance(world.connections[serial].queue(to)[0], Up)
+    return False
 
 
 def _asks(timer: Choice) -> bool:

@@ -1,11 +1,10 @@
 """Scenarios: a schedule written by hand, for what chance brings about too rarely.
 
-    run([wait("active"), feed(2), wait("delivered"), kill(Copy(F, 1)), join(), feed(4), wait("active")],
-    setup)
+    Script(setup).run([wait("active"), feed(2), kill(Copy(F, 1)), join(), feed(4), wait("active")])
 
-A scenario is a list of acts, carried out in order. Between two acts chance decides what happens next,
-except what is on `hold`: a kind of choice at a process, or at all of them. Every scenario ends with an
-unspoken act: nothing is held any more, and all input comes and must be delivered, once and in order.
+A scenario is a list of acts, carried out in order. Between two acts chance decides what happens next, except
+what is on `hold`: a kind of choice, at one process or at all of them. Every scenario ends with an unspoken
+act: nothing is held any more, and all input comes and must be delivered, once and in order.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ class Sever:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """This kind of choice does not happen, at this process or at any. A connection is named by its
-    receiver."""
+    """This kind of choice does not happen, at this process or at any; a delivery is at its receiver."""
 
     kind: str
     name: str | None = None
@@ -134,7 +132,10 @@ def _delivered(world: World) -> bool:
 #: What a scenario can wait for by name.
 MOMENTS: dict[str, Callable[[World], bool]] = {
     "active": lambda world: bool(_statuses(world)) and all(s is Status.ACTIVE for s in _statuses(world)),
-    "seated": lambda world: Status.STDBY in _statuses(world),
+    "seated": lambda world: (
+        world.view is not None
+        and any(s.status is Status.STDBY and s.node in world.processes for s in world.view.seats.values())
+    ),
     "asked": lambda world: any(
         resident.machine.lending.wanted is not None
         for process in world.processes.values()

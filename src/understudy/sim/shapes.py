@@ -11,6 +11,7 @@ from understudy.core.shape.topology import Topology
 from understudy.sim.flow import Flow
 from understudy.sim.world import Setup
 
+BUCKETS_MAX = 24
 POLICIES = ("none", "pair", "flux", "cluster")
 
 
@@ -50,9 +51,9 @@ def _setup(random: Random, topology: Topology, replicas: int, nodes: int, *, iso
     return Setup(flow_of(topology, random), replicas, nodes, isolated=isolated, limits=limits)
 
 
-def flow_of(topology: Topology, random: Random, buckets_max: int = 24) -> Flow:
+def flow_of(topology: Topology, random: Random, buckets: int | None = None) -> Flow:
     """A flow with input of its own: sparse numbers, few rows, some buckets empty."""
-    count = random.randint(4, buckets_max)
+    count = buckets or random.randint(4, BUCKETS_MAX)
     last = 2 * count
     inputs = {}
     for source in topology.sources:

@@ -144,6 +144,8 @@ class World:
         #: How many buckets of each source may come for now; None: all.
         self.feed_max: int | None = None
         self.faults: Counter[str] = Counter()
+        #: How often each timer has fired while nothing else could happen.
+        self.fired: Counter[Choice] = Counter()
         self.steps = 0
         self.caught_up = 0
         self.story: deque[str] = deque(maxlen=STORY_CHOICES)
