@@ -118,8 +118,8 @@ def test_a_pair_loses_and_repeats_nothing(name: str) -> None:
     run(PAIR[name], one_segment(2))
 
 
-#: A newcomer has the state of a slow copy, which dies before the gateway has heard of either. What the newcomer
-#: lacks is kept only because its arrival is handled before that death.
+#: A newcomer has the state of a slow copy, which dies before the gateway has heard of either. What the
+#: newcomer lacks is kept only because its arrival is handled before that death.
 SLOW_LENDER: list[Act] = [
     *(wait("active"), feed(3), taken(0, 3), taken(1, 3), taken(2, 3)),
     *(hold("finish", "n01"), feed(5), taken(1, 8)),
