@@ -32,9 +32,11 @@ def test_no_schedule_breaks_an_invariant(policy: str, replicas: int | None, seed
         assert summary.faults[fault] > 0, f"{fault} never happened"
 
 
-@pytest.mark.parametrize(("policy", "replicas"), [("pair", None), ("pair", 3), ("flux", None)])
-def test_schedules_harm_the_movement_of_a_state(policy: str, replicas: int | None) -> None:
-    summary = schedules(policy, replicas, 40)
+@pytest.mark.parametrize(
+    ("policy", "replicas", "seeds"), [("pair", None, 150), ("pair", 3, 80), ("flux", None, 40)]
+)
+def test_schedules_harm_the_movement_of_a_state(policy: str, replicas: int | None, seeds: int) -> None:
+    summary = schedules(policy, replicas, seeds)
     assert summary.caught_up > 0
     moving = ("kill lender", "kill standby", "bad fetch", "bad snapshot", "bad install", "hung fetch", "move")
     assert sum(summary.faults[fault] > 0 for fault in moving) >= 4
