@@ -15,6 +15,7 @@ from counting import PUSHED, write_flow
 
 from understudy.cli.main import main
 from understudy.flow.errors import EnvironmentFailed
+from understudy.flow.policy import policy_named
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process import ready_file
@@ -33,7 +34,8 @@ def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
 def run(tmp_path: Path, server: ZooKeeperServer) -> Iterator[LocalRun]:
     """Not started yet, on a ZooKeeper that is not its own."""
     flow = str(write_flow(tmp_path, PUSHED))
-    settings = RunSettings("retried", flow, str(tmp_path / "run"), server.address, policy="none")
+    policy = policy_named("none")
+    settings = RunSettings("retried", flow, str(tmp_path / "run"), server.address, policy=policy)
     with LocalRun(settings, nodes=0) as run:
         yield run
 
@@ -97,7 +99,7 @@ def test_a_gateway_that_cannot_come_up_at_first_ends_the_run_at_once(run: LocalR
 
 def test_a_zookeeper_of_the_runs_own_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
     flow = str(write_flow(tmp_path, PUSHED))
-    settings = RunSettings("retried", flow, str(tmp_path / "run"), "", policy="none")
+    settings = RunSettings("retried", flow, str(tmp_path / "run"), "", policy=policy_named("none"))
     with LocalRun.on_own_zookeeper(settings, nodes=0) as run:
         run.start()
         look_until(run, ready_file(run.settings.path, "gateway").exists)
