@@ -16,6 +16,7 @@ from understudy.core.host.host import GATEWAY, Host
 from understudy.core.host.parcels import Began, Here, Parcel, Relay
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import chain_of
+from understudy.core.view.events import CopySuspected
 from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.flow.policy import POLICIES
 from understudy.runtime.actor import Actor
@@ -255,6 +256,7 @@ class Hosted(Hosting):
         self.reports: list[object] = []
         self.failures: list[BaseException] = []
         self.up: list[tuple[str, int]] = []
+        self.said_up: Callable[[str, int], None] = lambda _node, _serial: None
         self.changed = threading.Condition()
         self.endpoint = Endpoint(beat_s=settings.beat_s, silence_s=settings.silence_s)
         actor = Actor(name, self.failures.append)
@@ -270,6 +272,7 @@ class Hosted(Hosting):
     def peer_up(self, node: str, serial: int) -> None:
         self.up.append((node, serial))
         super().peer_up(node, serial)
+        self.said_up(node, serial)
 
     def cut(self, node: str, serial: int, why: str) -> None:
         self.cuts.append((node, serial, why))
@@ -379,6 +382,27 @@ def test_what_breaks_the_protocol_costs_that_connection_alone(pair: tuple[Hosted
     assert (node, serial) == ("node-9", 1)
     assert "does not follow" in why
     one.until(lambda: list(one.standing) == ["node-2"])
+
+
+@pytest.mark.parametrize(("bad", "good"), [(0, 1), (1, 0)], ids=["is called", "calls"])
+def test_who_cannot_be_understood_over_any_connection_is_suspected(
+    pair: tuple[Hosted, Hosted], bad: int, good: int
+) -> None:
+    """Each new connection stands at once, so that only being kept out makes the peer one that is absent."""
+    breaks, suffers = pair[bad], pair[good]
+    attempts: list[int] = []
+
+    def gossip(node: str, serial: int) -> None:
+        attempts.append(serial)
+        breaks.mesh.tell(node, Frame({"kind": "gossip", "cause": 1}))
+
+    breaks.said_up = gossip
+    see(seated(1, "node-1", "node-2"), *pair)
+    suffers.until(lambda: bool(suffers.reports))
+    suspected = suffers.reports[0]
+    assert isinstance(suspected, CopySuspected)
+    assert suspected.copy == Copy((LOW, HIGH)[bad])
+    assert 1 < len(attempts) < 10, "it was connected in between, and less and less often"
 
 
 def test_a_cause_is_the_number_of_the_event_at_its_sender(pair: tuple[Hosted, Hosted]) -> None:

@@ -4,7 +4,8 @@ Nodes call the gateway, and of two nodes the one with the greater name calls the
 question of which connection counts. A connection that breaks is made again for as long as both ends are
 needed. Everything that happens to a connection comes to the owner in order, on the owner's actor, with the
 connection's serial: up, then parcels, then down. Which of two connections to one process counts is decided by
-the owner's host.
+the owner's host. A peer that sends what is not of the protocol is cut off and kept out for a growing time
+(`transport.breaches`).
 
 Views are large in a large flow and go ahead of much that is said. So over a connection that has carried one
 before, in either direction, only what has changed since is sent.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -23,8 +25,9 @@ from understudy.core.host.parcels import Parcel, Relay
 from understudy.core.view.view import View
 from understudy.runtime.actor import Actor
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.transport.breaches import Breaches
 from understudy.runtime.transport.channel import Channel
-from understudy.runtime.transport.endpoint import Accepted, Endpoint
+from understudy.runtime.transport.endpoint import Accepted, Endpoint, NotYet
 from understudy.runtime.transport.link import Link
 from understudy.runtime.transport.parcels import frames_of, parcel_of
 from understudy.runtime.transport.wire import Frame
@@ -33,6 +36,7 @@ log = logging.getLogger(__name__)
 
 PURPOSE = "peer"
 VIEWS_KEPT = 64
+KEPT_OUT = "it broke the protocol not long ago"
 
 
 class MeshOwner(Protocol):
@@ -98,6 +102,7 @@ class Mesh:
         self._views = RecentViews()
         #: Attempts of this process, so that a later one is known as such at the other end.
         self._attempts = itertools.count(1)
+        self._breaches = Breaches(settings.silence_s)
         self._ended = False
 
     def listen_on(self, endpoint: Endpoint) -> None:
@@ -121,7 +126,7 @@ class Mesh:
                 self._links[node] = Link(
                     node,
                     self,
-                    lambda node=node: self._address_of(node),  # type: ignore[misc]
+                    lambda node=node: self._address_for_link(node),  # type: ignore[misc]
                     epoch=0,
                     beat_s=self._settings.beat_s,
                     silence_s=self._settings.silence_s,
@@ -158,6 +163,9 @@ class Mesh:
     def _opened(self, node: str, channel: Channel, serial: int) -> None:
         if channel.closed or self._ended:
             return
+        if self._keep_out(node):
+            channel.close(KEPT_OUT)
+            return
         self._channels.setdefault(node, {})[serial] = channel
         self._views.forget(node)
         self._owner.peer_up(node, serial)
@@ -171,7 +179,7 @@ class Mesh:
         try:
             parcel, cause = parcel_of(frame, self._views.known)
         except PeerError as problem:
-            channel.close(f"it broke the protocol: {problem}")
+            channel.close(f"it broke the protocol: {problem}", broke_protocol=True)
             return
         if isinstance(parcel, Relay):
             self._views.exchanged(node, parcel.view)
@@ -181,8 +189,13 @@ class Mesh:
         if channel is None or self._channels.get(node, {}).get(serial) is not channel:
             return
         del self._channels[node][serial]
+        if channel.broke_protocol:
+            self._breaches.note(node, time.monotonic())
         log.info("the connection to %s is gone: %s", node, why)
         self._owner.peer_down(node, serial)
+
+    def _keep_out(self, node: str) -> bool:
+        return self._breaches.keep_out(node, time.monotonic())
 
     # --- connections that others make --------------------------------------------------------------------
 
@@ -190,6 +203,8 @@ class Mesh:
         node, serial = hello.get("node"), hello.get("serial")
         if not isinstance(node, str) or not node or type(serial) is not int:
             raise PeerError("a process must name itself and number its attempts")
+        if self._keep_out(node):
+            raise NotYet(KEPT_OUT)
         box: list[Channel] = []
 
         def opened(channel: Channel) -> None:
@@ -207,6 +222,9 @@ class Mesh:
 
     def link_hello(self, end: str) -> Mapping[str, Any]:
         return {"node": self._name}
+
+    def _address_for_link(self, node: str) -> str | None:
+        return None if self._keep_out(node) else self._address_of(node)
 
     def link_up(self, end: str, channel: Channel, serial: int) -> None:
         self._actor.post(self._opened, end, channel, serial)

@@ -72,6 +72,8 @@ class Channel:
         self._on_closed = on_closed
         self._outbound: queue.Queue[Frame | None] = queue.Queue(OUTBOUND_MAX)
         self._closed = threading.Event()
+        #: Whether it was closed because a message of the peer was not of this protocol.
+        self.broke_protocol = False
         self._lock = threading.Lock()
         self.cancel: Callable[[], None] | None = None
 
@@ -101,11 +103,12 @@ class Channel:
         except queue.Full:
             self.close(f"more than {OUTBOUND_MAX} messages wait for it")
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, *, broke_protocol: bool = False) -> None:
         """Close for this reason, unless it is closed already."""
         with self._lock:
             if self.closed:
                 return
+            self.broke_protocol = broke_protocol
             self._closed.set()
         # The writer may be waiting; a full queue means it is not.
         with contextlib.suppress(queue.Full):
@@ -172,7 +175,7 @@ class Channel:
             self.close("the connection broke")
         except PeerError as error:
             log.warning("%s: refused a message: %s", self.name, _first_line(error))
-            self.close(f"it broke the protocol: {_first_line(error)}")
+            self.close(f"it broke the protocol: {_first_line(error)}", broke_protocol=True)
         except (pa.ArrowException, OSError) as error:
             self.close(f"the connection broke: {_first_line(error)}")
         except Exception as error:
