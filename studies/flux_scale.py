@@ -107,7 +107,7 @@ class Sizes:
 
 
 def edges_of(partitions: tuple[int, ...]) -> int:
-    """How many edges stand when every copy of every partition is connected to every copy of its neighbours."""
+    """How many edges stand when every copy is connected to every copy of its neighbours."""
     inner = sum(4 * below * above for below, above in pairwise(partitions))
     return inner + 2 * partitions[0] + 2 * partitions[-1]
 

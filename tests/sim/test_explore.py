@@ -7,34 +7,19 @@ from collections.abc import Callable
 import mutations as m
 import pytest
 
-from understudy.core.bucket import Bucket
-from understudy.core.host.host import Limits
-from understudy.core.shape.partition import Copy, Partition
-from understudy.core.shape.topology import Topology, chain_of
 from understudy.sim.checkers import Violation
 from understudy.sim.explore import Bounds, explore
-from understudy.sim.flow import Flow
+from understudy.sim.shapes import small
 from understudy.sim.state import clone, freeze
 from understudy.sim.world import Setup
 
-LIMITS = Limits(group_buckets_max=2)
-
-
-def flow(topology: Topology, buckets: int) -> Flow:
-    inputs = [Bucket(10 + k, ((1, k + 1),), 1) for k in range(buckets)]
-    return Flow(topology, {"source": inputs}, dict.fromkeys(topology.inputs, 0))
-
 
 def replicas(count: int, buckets: int) -> Setup:
-    """A flow in one partition."""
-    return Setup(flow(chain_of(f=1), buckets), count, count, limits=LIMITS)
+    return small("pair", buckets, count)
 
 
 def quartet(buckets: int) -> Setup:
-    """Two copies of a producer, two of a consumer, each on a node of its own."""
-    nodes = iter(("n01", "n02", "n03", "n04"))
-    layout = tuple((Copy(Partition(name), replica), next(nodes)) for name in "fg" for replica in (0, 1))
-    return Setup(flow(chain_of(f=1, g=1), buckets), 2, 4, limits=LIMITS, layout=layout)
+    return small("flux", buckets)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +30,10 @@ def quartet(buckets: int) -> Setup:
         (Bounds(replicas(2, 2), kills=1), 5_000),
         (Bounds(replicas(2, 1), crashes=1), 500),
         (Bounds(quartet(1)), 100),
+        (Bounds(small("cluster", 1)), 50),
+        (Bounds(small("cluster", 1), kills=1), 500),
     ],
-    ids=["one", "pair", "pair, one killed", "pair, gateway crashed", "quartet"],
+    ids=["one", "pair", "one of a pair", "gateway", "quartet", "cluster", "one of a cluster"],
 )
 def test_every_order_delivers_everything(bounds: Bounds, states_least: int) -> None:
     explored = explore(bounds)

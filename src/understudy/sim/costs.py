@@ -200,14 +200,18 @@ class TimedWorld(World):
                     self._take(choice)
             case "timer", str(name), key, *_:
                 process = self.processes.get(name)
-                if process is not None and self._timer_numbers.get(choice) == number and key in process.timers:
+                if (
+                    process is not None
+                    and self._timer_numbers.get(choice) == number
+                    and key in process.timers
+                ):
                     self._take(choice)
             case "call", str(caller), str(callee):
                 self._waiting.discard(choice)
                 able = caller in self.processes and callee in self.processes
                 if able and (caller, callee) not in self.calls:
                     self._take(choice)
-            case ("tell" | "expire"), str(name):
+            case (("tell" | "expire"), str(name)):
                 if choice[0] == "expire" or self.reports.get(name):
                     self._take(choice)
                     self._decide()
