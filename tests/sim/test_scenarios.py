@@ -69,6 +69,10 @@ def dead(copy_at: int) -> Wait:
     return until(f"copy {copy_at} is called dead", moment)
 
 
+def joined(name: str) -> Wait:
+    return until(f"the leader knows {name}", lambda world: world.store.leader.told.get(name) is True)
+
+
 def left(name: str) -> Wait:
     return until(
         f"the leader knows that {name} left", lambda world: world.store.leader.told.get(name) is False
@@ -177,13 +181,29 @@ def test_a_standby_that_alone_holds_the_state_is_not_buried(doubt: Act, known: l
     run([*LAST_IS_A_STANDBY, *known, doubt, HEARD, release()], one_segment(2))
 
 
+def _consumer_goes_on(world: World) -> bool:
+    process = world.processes["n03"]
+    fed = world.setup.flow.inputs["source"][: world.feed_max]
+    return process.workers[G0].given == fed[-1].number
+
+
 #: A consumer goes back to the producer of its own dataflow, which has come back. The connection to the
 #: other one breaks before that has answered that it stops; then the first one dies again.
 F0, F1, G0 = Copy(Partition("f"), 0), Copy(Partition("f"), 1), Copy(Partition("g"), 0)
 BACK_AND_FORTH: list[Act] = [
-    *(wait("active"), feed(3), wait("delivered"), kill(F0), feed(2), wait("delivered")),
-    *(join(), wait("seated"), wait("active"), hold("deliver", "n02"), feed(3), wait("pausing")),
-    *(sever(G0, F1), release(), feed(1), wait("delivered"), kill(F0), feed(2)),
+    *(
+        wait("active"),
+        join(),
+        joined("n05"),
+        feed(3),
+        wait("delivered"),
+        kill(F0),
+        feed(2),
+        wait("delivered"),
+    ),
+    *(wait("seated"), wait("active"), hold("deliver", "n02"), feed(3), wait("pausing")),
+    *(sever(G0, F1), release(), feed(1), wait("delivered"), hold("fetch"), kill(F0), feed(2)),
+    *(until("the consumer takes from the other", _consumer_goes_on), release()),
 ]
 
 
