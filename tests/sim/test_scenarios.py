@@ -9,6 +9,7 @@ import mutations as m
 import pytest
 
 from understudy.core.host.host import GATEWAY, Limits
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import chain_of
 from understudy.core.view.view import Status
 from understudy.sim.checkers import Violation
@@ -17,6 +18,7 @@ from understudy.sim.scenario import (
     Script,
     Wait,
     copies,
+    expire,
     feed,
     hold,
     join,
@@ -24,10 +26,11 @@ from understudy.sim.scenario import (
     kill_gateway,
     release,
     sever,
+    suspect,
     until,
     wait,
 )
-from understudy.sim.shapes import flow_of
+from understudy.sim.shapes import flow_of, small
 from understudy.sim.world import Setup, World
 
 #: Each seed makes another order of what a scenario leaves open.
@@ -64,6 +67,24 @@ def dead(copy_at: int) -> Wait:
         return view is not None and view.seat(copies("f", 3)[copy_at]).status is Status.DEAD
 
     return until(f"copy {copy_at} is called dead", moment)
+
+
+def joined(name: str) -> Wait:
+    return until(f"the leader knows {name}", lambda world: world.store.leader.told.get(name) is True)
+
+
+def left(name: str) -> Wait:
+    return until(
+        f"the leader knows that {name} left", lambda world: world.store.leader.told.get(name) is False
+    )
+
+
+def _nothing_to_decide(world: World) -> bool:
+    store = world.store
+    return not (store.news() or store.waiting() or store.leader.publishing)
+
+
+HEARD = until("the leader has heard everything", _nothing_to_decide)
 
 
 def seen(name: str) -> Wait:
@@ -150,6 +171,46 @@ def caught(acts: Sequence[Act], setup: Setup, spares: int = 0) -> str | None:
     return None
 
 
+#: Only a standby has the state: its lender has died, and its engine has yet to start.
+LAST_IS_A_STANDBY: list[Act] = [*START, kill(SECOND), join(), wait("fetched"), hold("install"), kill(FIRST)]
+
+
+@pytest.mark.parametrize("doubt", [expire(SECOND), suspect(SECOND)], ids=["session ends", "suspected"])
+@pytest.mark.parametrize("known", [[left("n01")], [left("n01"), dead(0)]], ids=["in grace", "buried"])
+def test_a_standby_that_alone_holds_the_state_is_not_buried(doubt: Act, known: list[Act]) -> None:
+    run([*LAST_IS_A_STANDBY, *known, doubt, HEARD, release()], one_segment(2))
+
+
+def _consumer_goes_on(world: World) -> bool:
+    process = world.processes["n03"]
+    fed = world.setup.flow.inputs["source"][: world.feed_max]
+    return process.workers[G0].given == fed[-1].number
+
+
+#: A consumer goes back to the producer of its own dataflow, which has come back. The connection to the
+#: other one breaks before that has answered that it stops; then the first one dies again.
+F0, F1, G0 = Copy(Partition("f"), 0), Copy(Partition("f"), 1), Copy(Partition("g"), 0)
+BACK_AND_FORTH: list[Act] = [
+    *(
+        wait("active"),
+        join(),
+        joined("n05"),
+        feed(3),
+        wait("delivered"),
+        kill(F0),
+        feed(2),
+        wait("delivered"),
+    ),
+    *(wait("seated"), wait("active"), hold("deliver", "n02"), feed(3), wait("pausing")),
+    *(sever(G0, F1), release(), feed(1), wait("delivered"), hold("fetch"), kill(F0), feed(2)),
+    *(until("the consumer takes from the other", _consumer_goes_on), release()),
+]
+
+
+def test_a_pause_that_is_never_answered_holds_up_nothing() -> None:
+    run(BACK_AND_FORTH, small("flux", 14))
+
+
 RESERVED: list[Act] = [
     *START,
     kill(SECOND),
@@ -166,6 +227,7 @@ RESERVED: list[Act] = [
     ("mutation", "acts", "invariant"),
     [
         (m.reserve_nothing, RESERVED, "kept"),
+        (m.await_pauses_of_the_old_connection, BACK_AND_FORTH, "converged"),
     ],
 )
 def test_a_break_is_caught(
@@ -175,7 +237,7 @@ def test_a_break_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mutation(monkeypatch)
-    assert caught(acts, one_segment(2)) == invariant
+    assert caught(acts, small("flux", 14) if acts is BACK_AND_FORTH else one_segment(2)) == invariant
 
 
 def test_a_scenario_that_waits_for_an_unknown_moment_is_refused() -> None:

@@ -221,14 +221,23 @@ def _simulate(commands: Any) -> None:
         "simulate",
         "run the protocols under random faults in virtual time",
         "One seed makes one schedule, with every kind of fault. A seed that fails is printed and can be run "
-        "again.",
+        "again. With --explore, every schedule of a world of so many buckets is tried instead: of one "
+        "partition, or with the policies flux and cluster of a producer and a consumer.",
         "understudy simulate --policy pair --seeds 1000\n"
-        "  understudy simulate --policy pair --replicas 3 --seeds 1000",
+        "  understudy simulate --policy pair --replicas 3 --seeds 1000\n"
+        "  understudy simulate --policy flux --explore 1 --kills 0",
     )
     made.add_argument("--policy", choices=sorted(POLICIES), default="pair", help="the policy to try")
     _replicas(made)
     made.add_argument("--seeds", type=_count(1), default=1000, metavar="N", help="how many seeds (1000)")
     made.add_argument("--seed", type=_count(0), default=0, metavar="S", help="the first seed (0)")
+    made.add_argument(
+        "--explore", type=_count(1), metavar="BUCKETS", help="try every schedule of so many buckets"
+    )
+    made.add_argument("--kills", type=_count(0), default=1, metavar="N", help="with --explore: kills (1)")
+    made.add_argument(
+        "--gateway-crashes", type=_count(0), default=0, metavar="N", help="with --explore: crashes (0)"
+    )
 
 
 def _explain(commands: Any) -> None:

@@ -23,21 +23,22 @@ what they lead to, and that may be late anyway:
 Timers fire when nothing else can happen. Suspicions and limits never come to pass here: nothing is slow.
 
 *Quiet steps* go first as well, once nothing can fail any more: the delivery of an acknowledgement at a
-producer that does not move its state, and of a view that says nothing new. `prove_quiet` tries each of them
-in both orders with every other move, in every state.
+producer that does not move its state. `prove_quiet` tries each of them in both orders with every other move,
+in every state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from random import Random
 from time import perf_counter
 from typing import TypeVar
 
 from understudy.core.edge.messages import Ack
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.host.host import GATEWAY
-from understudy.core.host.parcels import ParcelFrom, Relay, Say, ViewSeen
+from understudy.core.host.parcels import ParcelFrom, Say, ViewSeen
 from understudy.core.shape.partition import Copy
 from understudy.core.view.view import View
 from understudy.sim.checkers import Violation, checkers
@@ -51,6 +52,10 @@ from understudy.sim.world import Choice, Setup, Up, World
 T = TypeVar("T")
 
 _TOLD_EVERY_STATES = 1_000
+#: The most connections that two processes ever make.
+SERIALS_MAX = 1_000
+#: More than this many steps that follow from one another without a choice never end.
+FORCED_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,6 @@ class Bounds:
     reduced: bool = True
     #: Whether to try quiet steps in both orders with every other move; only without reduction.
     prove_quiet: bool = False
-    #: Give up with what was seen so far after this many states; 0 means never.
-    states_max: int = 0
 
 
 @dataclass(slots=True)
@@ -157,6 +160,8 @@ class ForkingWorld(World):
         self.known = known
         self.kills_left = self.crashes_left = self.severs_left = 0
         self._store_number = 0
+        #: How many connections were made between two processes so far.
+        self.made: dict[tuple[str, str], int] = {}
 
     def fork(self) -> ForkingWorld:
         copy = object.__new__(ForkingWorld)
@@ -228,9 +233,8 @@ class ForkingWorld(World):
 
     def _next_serial(self, caller: str, callee: str) -> int:
         """The same for the same connection, whichever others were made before it."""
-        earlier = sum({c.caller, c.callee} == {caller, callee} for c in self.connections.values())
-        pair = self.known.number(("pair", caller, callee))
-        return pair * 100 + earlier + 1
+        self.made = {**self.made, (caller, callee): self.made.get((caller, callee), 0) + 1}
+        return self.known.number(("pair", caller, callee)) * SERIALS_MAX + self.made[caller, callee]
 
 
 class Space:
@@ -296,6 +300,8 @@ class Space:
         self._step(after, move, path)
         while (forced := self._forced(after)) is not None:
             self._step(after, forced, path)
+            if len(path) > FORCED_MAX:
+                raise Violation("converged", "it goes on for ever")
         return after
 
     def _step(self, world: ForkingWorld, move: Choice, path: list[Choice]) -> None:
@@ -340,10 +346,14 @@ class Space:
             match connection.queue(to)[0]:
                 case Say(_, producer, _, Ack()) if _rests(world.view, producer):
                     yield choice
-                case Relay(view) if view.epoch <= world.processes[to].view_epoch:
-                    yield choice
 
-    def prove_quiet(self, world: ForkingWorld, moves: list[Choice]) -> int:
+    def check(self, world: ForkingWorld, moves: list[Choice]) -> int:
+        """What must hold in a state that was not seen before. How many pairs of moves commuted."""
+        if not moves:
+            check_converged(world)
+        return self._prove_quiet(world, moves) if self.bounds.prove_quiet else 0
+
+    def _prove_quiet(self, world: ForkingWorld, moves: list[Choice]) -> int:
         """Try every quiet step in both orders with every other one. Raises unless all commute."""
         commuted = 0
         for quiet in self.quiet(world, moves):
@@ -384,12 +394,29 @@ class _Frame:
     moves: Iterator[Choice]
 
 
-def explore(bounds: Bounds, *, progress: Callable[[Explored], None] | None = None) -> Explored:
-    """Visit every reachable state, depth first. Raises `Violation` with the path that led to it."""
+def explore(
+    bounds: Bounds,
+    *,
+    states_max: int = 0,
+    seed: int | None = None,
+    progress: Callable[[Explored], None] | None = None,
+) -> Explored:
+    """Visit every reachable state, depth first. Raises `Violation` with the path that led to it.
+
+    `states_max` gives up with what was seen so far after so many states, if it is not 0. A `seed` tries moves
+    in an order of its own, so that several searches that give up see different parts of the space.
+    """
     space, explored, began = Space(bounds), Explored(), perf_counter()
+    random = Random(seed) if seed is not None else None
+
+    def mixed(moves: list[Choice]) -> Iterator[Choice]:
+        if random is not None:
+            random.shuffle(moves)
+        return iter(moves)
+
     first = space.first()
     seen = {first.mark()}
-    stack = [_Frame(first, [("begin",)], iter(space.moves(first)))]
+    stack = [_Frame(first, [("begin",)], mixed(space.moves(first)))]
     while stack:
         move = next(stack[-1].moves, None)
         if move is None:
@@ -404,20 +431,16 @@ def explore(bounds: Bounds, *, progress: Callable[[Explored], None] | None = Non
                 continue
             seen.add(mark)
             moves = space.moves(after)
-            if not moves:
-                explored.ends += 1
-                check_converged(after)
-            if bounds.prove_quiet:
-                explored.commuted += space.prove_quiet(after, moves)
+            explored.ends += not moves
+            explored.commuted += space.check(after, moves)
         except (Violation, PeerError, BrokenInvariant) as error:
             raise _explained(error, [step for frame in stack for step in frame.path] + path) from error
-        stack.append(_Frame(after, path, iter(moves)))
+        stack.append(_Frame(after, path, mixed(moves)))
         explored.states = len(seen)
-        if explored.states % _TOLD_EVERY_STATES == 0:
-            explored.seconds = perf_counter() - began
-            if progress is not None:
-                progress(explored)
-        if bounds.states_max and explored.states >= bounds.states_max:
+        explored.seconds = perf_counter() - began
+        if progress is not None and explored.states % _TOLD_EVERY_STATES == 0:
+            progress(explored)
+        if states_max and explored.states >= states_max:
             explored.whole = False
             break
     explored.seconds = perf_counter() - began

@@ -146,6 +146,8 @@ class Process:
         self.disk = disk
         self.workers: dict[Copy, Worker] = {}
         self.timers: dict[Hashable, int] = {}
+        #: Those that the last action has set.
+        self.fresh_timers: list[Hashable] = []
         self.up: dict[str, int] = {}
         #: How many buckets of each source this gateway has put in.
         self.put: dict[str, int] = {}
@@ -168,7 +170,7 @@ class Process:
     # --- the one way in ----------------------------------------------------------------------------------
 
     def act(self, action: Action) -> tuple[Effect, ...]:
-        self._out = []
+        self._out, self.fresh_timers = [], []
         try:
             self._act(action)
             if self.observers:
@@ -366,6 +368,7 @@ class Process:
 
     def timer(self, key: Hashable, delay_ms: int) -> None:
         self.timers[key] = delay_ms
+        self.fresh_timers.append(key)
 
     def _worker(self, copy: Copy) -> Worker:
         worker = self.workers.get(copy)

@@ -16,9 +16,11 @@ from random import Random
 from understudy.core.edge.inlet import Inlet
 from understudy.core.host.host import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
+from understudy.core.view.events import CopySuspected
 from understudy.core.view.view import Status
 from understudy.sim.checkers import Violation, checkers
 from understudy.sim.clock import let_time_pass
+from understudy.sim.faults import heal
 from understudy.sim.invariants import check_converged
 from understudy.sim.world import Choice, Setup, World
 
@@ -53,6 +55,20 @@ class Sever:
 
 
 @dataclass(frozen=True, slots=True)
+class Expire:
+    """The session of a copy's node ends, though it lives."""
+
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """The gateway reports that it cannot reach a copy's node."""
+
+    copy: Copy
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """This kind of choice does not happen, at this process or at any; a delivery is at its receiver."""
 
@@ -75,7 +91,7 @@ class Wait:
     moment: Callable[[World], bool]
 
 
-Act = Feed | Kill | Join | Sever | Hold | Release | Wait
+Act = Feed | Kill | Join | Sever | Expire | Suspect | Hold | Release | Wait
 
 
 def feed(count: int = 1) -> Feed:
@@ -96,6 +112,14 @@ def join() -> Join:
 
 def sever(one: Copy, other: Copy | None = None) -> Sever:
     return Sever(one, other)
+
+
+def expire(copy: Copy) -> Expire:
+    return Expire(copy)
+
+
+def suspect(copy: Copy) -> Suspect:
+    return Suspect(copy)
 
 
 def hold(kind: str, name: str | None = None) -> Hold:
@@ -175,6 +199,7 @@ class Script:
         for act in acts:
             self._carry_out(act)
         self.held, world.feed_max = [], None
+        heal(world)
         while self._step() or let_time_pass(self.world, self._may):
             if world.steps > STEPS_MAX:
                 raise Violation("converged", world.told("it goes on for ever"))
@@ -201,6 +226,11 @@ class Script:
                 ]
                 for serial in found:
                     world.sever(serial)
+            case Expire(copy):
+                world.store.expire(self._node(copy))
+            case Suspect(copy):
+                assert world.view is not None
+                world.store.put_report(GATEWAY, CopySuspected(copy, world.view.seat(copy).epoch, GATEWAY))
             case Hold():
                 self.held.append(act)
             case Release(held):

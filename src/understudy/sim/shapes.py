@@ -7,7 +7,7 @@ from random import Random
 
 from understudy.core.bucket import Bucket
 from understudy.core.host.host import Limits
-from understudy.core.shape.topology import Topology
+from understudy.core.shape.topology import Topology, chain_of
 from understudy.sim.flow import Flow
 from understudy.sim.world import Setup
 
@@ -87,3 +87,20 @@ def _segments(random: Random) -> Topology:
     )
     inputs, sinks = random.choice(shapes)
     return Topology(inputs, {name: counts[name] for name in inputs}, sinks)
+
+
+# --- worlds small enough to try every order --------------------------------------------------------------
+
+
+def small(policy: str, buckets: int, replicas: int | None = None) -> Setup:
+    """One partition; or, of a partitioned flow, one producer and one consumer partition. Every copy has a
+    node of its own.
+    """
+    partitioned = policy in ("flux", "cluster")
+    count = replicas or (1 if policy == "none" else 2)
+    topology = chain_of(f=1, g=1) if partitioned else chain_of(f=1)
+    inputs = [Bucket(10 + k, ((1, k + 1),), 1) for k in range(buckets)]
+    flow = Flow(topology, {"source": inputs}, dict.fromkeys(topology.inputs, 0))
+    layout = tuple((copy, f"n{at:02}") for at, copy in enumerate(topology.copies(count), start=1))
+    limits = Limits(group_buckets_max=2)
+    return Setup(flow, count, len(layout), isolated=policy == "cluster", layout=layout, limits=limits)

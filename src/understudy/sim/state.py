@@ -46,7 +46,12 @@ FIXED = frozenset(
     }
 )
 #: What only tells of the past, or is derived from the rest: copied, and no part of its state.
-TOLD = frozenset({"_story", "events_handled", "_out", "dropped", "number", "declined", "refused", "driver"})
+TOLD = frozenset(
+    {
+        *("_story", "events_handled", "_out", "dropped", "number", "declined", "refused", "driver"),
+        "fresh_timers",
+    }
+)
 
 
 def clone(value: T) -> T:

@@ -29,6 +29,7 @@ from understudy.core.shape.topology import chain_of
 from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.controller import Controller
 from understudy.core.view.events import (
+    ControllerEvent,
     CopyCaughtUp,
     CopyMoveFailed,
     CopySuspected,
@@ -36,6 +37,7 @@ from understudy.core.view.events import (
     MemberLeft,
     Publish,
 )
+from understudy.core.view.view import Seat
 
 F = Partition("f")
 
@@ -233,13 +235,28 @@ def test_a_standby_without_any_active_that_cannot_catch_up_means_lost() -> None:
     assert "could not catch up: the disk is full" in str(now(made).lost)
 
 
-def test_a_standby_whose_node_leaves_is_buried_at_once_though_no_copy_is_active() -> None:
+def test_a_standby_whose_node_leaves_is_given_time_if_no_copy_is_active() -> None:
+    """It may have the state already, and then it alone has it."""
     made = single(2, "c")
     made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
     made.handle(MemberLeft("a"))
     made.handle(TimerFired(("missed", "a")))
     made.handle(MemberLeft("c"))
+    assert now(made).lost is None
+    made.handle(TimerFired(("missed", "c")))
     assert now(made).lost is not None
+
+
+@pytest.mark.parametrize(
+    "doubt", [MemberLeft("c"), CopySuspected(Copy(F, 1), 3, "gateway")], ids=["it left", "it is suspected"]
+)
+def test_a_copy_in_its_grace_makes_no_standby_replaceable(doubt: ControllerEvent) -> None:
+    made = single(2, "c")
+    made.handle(MemberLeft("b"))
+    made.handle(MemberLeft("a"))
+    assert seat_of(made, Copy(F, 1)) == ("c", STDBY)
+    made.handle(doubt)
+    assert now(made).seat(Copy(F, 1)) == Seat("c", 3, STDBY)
 
 
 # --- standbys --------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@
     all seats DEAD      of one partition: lost, for good
 
 *Who may be buried.* A node's seats are DEAD when it leaves the membership, or when it is suspected in any of
-them, as long as another seat of the partition is ACTIVE. They die in one view: what died together recovers
-bottom-up. The last holder of a partition's state is not buried on suspicion:
+them, as long as another seat of the partition is ACTIVE, on a node that has not left. They die in one view:
+what died together recovers bottom-up. The last holder of a partition's state, which may be a standby whose
+lender is gone, is not buried on suspicion:
 a broken connection is mended, a declared death is not. Nor is it buried at once when its session ends,
 because a process that only slept comes back under its name: it is given `grace_ms`.
 
@@ -175,7 +176,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         drained = self.view.drained - {node}
         wanted = {copy: to for copy, to in self.view.wanted.items() if to != node}
         copies = self.view.copies_on(node)
-        buried = [copy for copy in copies if self._replaceable(copy) or self._waits(copy)]
+        buried = [copy for copy in copies if self._replaceable(copy)]
         done: list[Decision] = []
         if len(buried) < len(copies):
             self._missed.add(node)
@@ -196,18 +197,15 @@ class Controller(Machine[ControllerEvent, Decision]):
 
     def _replaceable(self, copy: Copy) -> bool:
         """Whether the partition's state is safe without this copy."""
-        view = self._current
-        if self.isolated:
-            # The whole replica dies with it, so another whole replica must be active.
-            return any(
-                all(seats.seats[r].status is Status.ACTIVE for seats in view.partitions.values())
-                for r in range(self.replicas)
-                if r != copy.replica
-            )
-        return view.partitions[copy.partition].other_active(copy.replica)
+        others = [r for r in range(self.replicas) if r != copy.replica]
+        # With isolated replicas the whole replica dies with it, so another one must be active as a whole.
+        needed = self._current.partitions if self.isolated else (copy.partition,)
+        return any(all(self._is_safe(Copy(partition, r)) for partition in needed) for r in others)
 
-    def _waits(self, copy: Copy) -> bool:
-        return self._current.seat(copy).status is Status.STDBY
+    def _is_safe(self, copy: Copy) -> bool:
+        """Whether this copy is active on a node that has not left."""
+        seat = self._current.seat(copy)
+        return seat.status is Status.ACTIVE and seat.node not in self._missed
 
     def _caught_up(self, copy: Copy, epoch: int) -> list[Decision]:
         seat = self._seat_of(copy, epoch)

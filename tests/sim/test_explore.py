@@ -1,0 +1,111 @@
+"""Every interleaving of small worlds, with a kill at every point, and the catch-up after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mutations as m
+import pytest
+
+from understudy.sim.checkers import Violation
+from understudy.sim.explore import Bounds, explore
+from understudy.sim.shapes import small
+from understudy.sim.state import clone, freeze
+from understudy.sim.world import Setup
+
+
+def replicas(count: int, buckets: int) -> Setup:
+    return small("pair", buckets, count)
+
+
+def quartet(buckets: int) -> Setup:
+    return small("flux", buckets)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "states_least"),
+    [
+        (Bounds(replicas(1, 3)), 10),
+        (Bounds(replicas(2, 3)), 500),
+        (Bounds(replicas(2, 2), kills=1), 5_000),
+        (Bounds(replicas(2, 1), crashes=1), 500),
+        (Bounds(quartet(1)), 100),
+        (Bounds(small("cluster", 1)), 50),
+        (Bounds(small("cluster", 1), kills=1), 500),
+    ],
+    ids=["one", "pair", "one of a pair", "gateway", "quartet", "cluster", "one of a cluster"],
+)
+def test_every_order_delivers_everything(bounds: Bounds, states_least: int) -> None:
+    explored = explore(bounds)
+    print(explored)
+    assert explored.whole
+    assert explored.states > states_least
+
+
+#: Too many orders to try them all in a test; `understudy simulate --explore` does.
+LARGE = {
+    "pair, one killed, a standby catches up": Bounds(replicas(2, 1), spares=1, kills=1),
+    "pair, both killed, standbys catch up": Bounds(replicas(2, 1), spares=2, kills=2),
+    "pair, connections come up late": Bounds(replicas(2, 1), spares=1, kills=1, eager=False),
+    "pair, a connection breaks": Bounds(replicas(2, 1), spares=1, kills=1, severs=1),
+    "pair, the gateway crashes": Bounds(replicas(2, 1), spares=1, kills=1, crashes=1),
+    "three replicas, two killed": Bounds(replicas(3, 1), kills=2),
+    "three replicas, two killed, a standby catches up": Bounds(replicas(3, 1), spares=1, kills=2),
+    "quartet, one killed": Bounds(quartet(1), kills=1),
+    "quartet, one killed, a standby catches up": Bounds(quartet(1), spares=1, kills=1),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_violation_within_the_first_states_of_a_larger_space(name: str, seed: int) -> None:
+    explored = explore(LARGE[name], states_max=4_000, seed=seed)
+    print(explored)
+    assert explored.states >= 4_000
+
+
+def test_quiet_steps_commute_with_every_other_step() -> None:
+    bounds = Bounds(replicas(2, 1), spares=1, kills=1, reduced=False, prove_quiet=True)
+    explored = explore(bounds, states_max=2_500, seed=1)
+    print(explored)
+    assert explored.commuted > 1_000
+
+
+def test_a_violation_tells_the_path_that_leads_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    m.drop_when_sent(monkeypatch)
+    with pytest.raises(Violation, match="the path") as caught:
+        explore(Bounds(replicas(2, 2)))
+    assert "feed source" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("mutation", "bounds", "invariants"),
+    [
+        (m.ack_on_receipt, Bounds(replicas(2, 2)), {"state-exact"}),
+        (m.drop_on_first_ack, Bounds(replicas(2, 2)), {"kept"}),
+        (m.reserve_nothing, Bounds(replicas(2, 2), spares=1, kills=1), {"kept"}),
+        (m.keep_the_lost_sender, Bounds(replicas(2, 1), kills=1), {"converged"}),
+        (m.do_not_try_again, Bounds(replicas(2, 1), spares=1, kills=1), {"converged"}),
+        (m.drop_when_sent, Bounds(quartet(2)), {"kept"}),
+    ],
+)
+def test_exploration_finds_a_known_mistake(
+    mutation: Callable[[pytest.MonkeyPatch], None],
+    bounds: Bounds,
+    invariants: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mutation(monkeypatch)
+    with pytest.raises(Violation, match="the path") as caught:
+        explore(bounds, states_max=20_000, seed=1)
+    assert caught.value.invariant in invariants
+
+
+class Unknown:
+    """A helper that no list names."""
+
+
+def test_an_unknown_class_is_neither_shared_nor_left_out() -> None:
+    for walk in (clone, freeze):
+        with pytest.raises(TypeError, match="Unknown is neither immutable nor known"):
+            walk([Unknown()])
