@@ -16,14 +16,14 @@ from typing import cast
 import pyarrow as pa
 
 from understudy.core.bucket import Bucket, BucketId
-from understudy.engine.digest import digest_of, float_columns
-from understudy.history.recorder import Recorder as HistoryRecorder
+from understudy.engine.digest import float_columns
+from understudy.history.recorder import Recorder
 from understudy.history.records import Shown, parts_text
-from understudy.runtime.payload import Part, decode
+from understudy.runtime.payload import Part, decode, rows_and_digest
 from understudy.runtime.settings import RunSettings
 
 
-class Recorder(HistoryRecorder):
+class RunRecorder(Recorder):
     """What one process of a run notes down. It does nothing if the run keeps no history."""
 
     def __init__(self, settings: RunSettings, flow: str, process: str) -> None:
@@ -38,10 +38,10 @@ class Recorder(HistoryRecorder):
 
 
 class PayloadLook:
-    """Looks into payloads as `payload.encode` makes them, and remembers of which streams it told."""
+    """Looks into payloads as `payload.encode` makes them, and remembers which streams it has seen."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._seen: set[str] = set()
         self._news: dict[str, tuple[str, ...]] = {}
 
     def shown(self, bucket: Bucket) -> Shown:
@@ -55,8 +55,8 @@ class PayloadLook:
         return news
 
     def saw(self, stream: str, table: pa.Table) -> None:
-        if stream not in self._told:
-            self._told.add(stream)
+        if stream not in self._seen:
+            self._seen.add(stream)
             if columns := float_columns(table.schema):
                 self._news[stream] = columns
 
@@ -66,10 +66,10 @@ def shown(bucket: Bucket, look: PayloadLook | None = None) -> tuple[BucketId, in
     if bucket.payload is None:
         return bucket.number, 0, ""
     if not isinstance(bucket.payload, tuple):
-        return bucket.number, *_rows_and_digest(cast(bytes, bucket.payload), look)
+        return bucket.number, *_looked_into(cast(bytes, bucket.payload), look)
     total, digests = 0, {}
     for partition, payload in sorted(cast(tuple[Part, ...], bucket.payload), key=lambda part: part[0]):
-        rows, digest = _rows_and_digest(payload, look)
+        rows, digest = _looked_into(payload, look)
         if rows:
             total += rows
             digests[str(partition)] = digest
@@ -80,11 +80,9 @@ def rows_in(payload: bytes) -> int:
     return sum(table.num_rows for table in decode(payload).values())
 
 
-def _rows_and_digest(payload: bytes, look: PayloadLook | None) -> tuple[int, str]:
+def _looked_into(payload: bytes, look: PayloadLook | None) -> tuple[int, str]:
     tables = decode(payload)
-    rows = sum(table.num_rows for table in tables.values())
     if look is not None:
         for name, table in tables.items():
             look.saw(name, table)
-    # No comma: that is what stands between the parts of a bucket.
-    return rows, "+".join(f"{name}:{digest_of(tables[name], floats=False)}" for name in sorted(tables))
+    return rows_and_digest(tables)
