@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from understudy.demo.verdict import Delivery
+from understudy.demo.verdict import DeliveredTogether
 from understudy.history.reading import Damage, by_process, entries
 from watching import Sample
 
@@ -44,7 +44,7 @@ def input_facts(
 
 
 def output_facts(
-    delivered: list[Delivery], width_us: int, began_us: int, killed_us: int, until_us: int
+    delivered: list[DeliveredTogether], width_us: int, began_us: int, killed_us: int, until_us: int
 ) -> dict[str, Any]:
     """Rows a second delivered and latency: before the kill, and from it until the recovery is over."""
     spans = {"before": (began_us, killed_us), "during": (killed_us, until_us)}

@@ -13,7 +13,7 @@ from understudy.demo.figure import draw
 from understudy.demo.truth import generated
 from understudy.demo.verdict import (
     Comparison,
-    Delivery,
+    DeliveredTogether,
     compare,
     deliveries,
     middle_and_p99,
@@ -29,7 +29,7 @@ def _table(rows: list[dict[str, object]]) -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
-def times(delivered: Sequence[Delivery]) -> list[int]:
+def times(delivered: Sequence[DeliveredTogether]) -> list[int]:
     return [delivery.at_us for delivery in delivered]
 
 
@@ -52,8 +52,8 @@ def test_no_output_at_all_is_all_lost() -> None:
     assert compare(_table(EXPECTED), pa.table({})) == Comparison(2, 0, 0)
 
 
-def _at(at_ms: int, *numbers: int, sink: str = "stats") -> Delivery:
-    return Delivery(at_ms * 1_000, sink, tuple((number, 10) for number in numbers))
+def _at(at_ms: int, *numbers: int, sink: str = "stats") -> DeliveredTogether:
+    return DeliveredTogether(at_ms * 1_000, sink, tuple((number, 10) for number in numbers))
 
 
 def test_buckets_must_rise() -> None:
@@ -77,7 +77,7 @@ def test_normal_intervals_leave_out_the_start_the_end_and_failures() -> None:
 
 
 def test_latency_is_weighted_by_rows() -> None:
-    delivery = Delivery(2_000_000, "stats", ((9, 1), (14, 3)))
+    delivery = DeliveredTogether(2_000_000, "stats", ((9, 1), (14, 3)))
     assert delivery.latency_ms(100_000) == pytest.approx((1_000 + 3 * 500) / 4)
 
 
@@ -110,7 +110,7 @@ def test_only_deliveries_with_rows_are_read_from_a_history(tmp_path: Path) -> No
         },
     ]
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert deliveries(file) == [Delivery(3, "stats", ((7, 4),))]
+    assert deliveries(file) == [DeliveredTogether(3, "stats", ((7, 4),))]
 
 
 def test_the_input_is_made_again_with_its_times(tmp_path: Path) -> None:

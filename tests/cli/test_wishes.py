@@ -150,7 +150,7 @@ def test_a_move_that_fails_on_the_way_ends_with_1(run: Run, capsys: pytest.Captu
 def test_ctrl_c_ends_the_following_and_not_the_move(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted_look(view: View, copy: Copy, node: str) -> wishing.Look:
+    def interrupted_look(view: View, copy: Copy, node: str) -> wishing.WishProgress:
         os.kill(os.getpid(), signal.SIGINT)
         return look_at_move(view, copy, node)
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from understudy.engine.plan import Node, inlined
+from understudy.engine.plan import PlanNode, inlined
 
 
-def node(kind: str, *children: Node, **fields: Any) -> Node:
-    return Node(kind, fields, children, {})
+def node(kind: str, *children: PlanNode, **fields: Any) -> PlanNode:
+    return PlanNode(kind, fields, children, {})
 
 
-def shape(plan: Node) -> Any:
+def shape(plan: PlanNode) -> Any:
     return [plan.kind, *map(shape, plan.children)] if plan.children else plan.kind
 
 
-def use(number: int) -> Node:
+def use(number: int) -> PlanNode:
     return node("CTERelationRef", cteId=number)
 
 

@@ -34,7 +34,7 @@ from understudy.history.records import (
 from understudy.history.verdict import Verdict
 from understudy.runtime import recording
 from understudy.runtime.payload import decode, encode
-from understudy.runtime.recording import Recorder, shown
+from understudy.runtime.recording import RunRecorder, shown
 from understudy.runtime.settings import RunSettings
 
 PACKETS = Copy(Partition("packets"))
@@ -66,7 +66,7 @@ def written(folder: Path, process: str) -> list[Record]:
 
 
 def test_every_copy_has_its_own_place_in_its_input(tmp_path: Path) -> None:
-    recorder = Recorder(settings(tmp_path), "flow", "n1")
+    recorder = RunRecorder(settings(tmp_path), "flow", "n1")
     recorder.handed_to(SESSIONS[0], [bucket(1, {"a": table(1)}), Bucket(4)])
     recorder.handed_to(SESSIONS[1], [together(2, {PACKETS.partition: bucket(2, {"a": table(1)})})])
     recorder.installed_in(SESSIONS[1], 7, 3)
@@ -88,7 +88,7 @@ def test_every_copy_has_its_own_place_in_its_input(tmp_path: Path) -> None:
 
 
 def test_a_delivered_bucket_shows_the_digests_that_its_producers_noted_down(tmp_path: Path) -> None:
-    recorder = Recorder(settings(tmp_path), "flow", "n1")
+    recorder = RunRecorder(settings(tmp_path), "flow", "n1")
     parts = {
         Partition("stats", 10): bucket(3, {"stats": table(1, 2)}),
         Partition("stats", 2): bucket(3, {"stats": table(3)}),
@@ -123,7 +123,7 @@ def test_the_judge_and_the_runtime_call_sinks_alike() -> None:
 
 
 def test_views_states_senders_and_arrivals_name_partitions_and_copies(tmp_path: Path) -> None:
-    recorder = Recorder(settings(tmp_path), "flow", "gateway")
+    recorder = RunRecorder(settings(tmp_path), "flow", "gateway")
     view = View(1, {copy.partition: SEATS for copy in SESSIONS})
     recorder.view(view)
     recorder.view(view)
@@ -154,7 +154,7 @@ def test_views_states_senders_and_arrivals_name_partitions_and_copies(tmp_path: 
 
 
 def test_only_a_bucket_with_rows_is_recorded_as_sealed(tmp_path: Path) -> None:
-    recorder = Recorder(settings(tmp_path), "flow", "gateway")
+    recorder = RunRecorder(settings(tmp_path), "flow", "gateway")
     for source, number, rows in (("packets", 1, 0), ("packets", 2, 7), ("names", 1, 1)):
         recorder.sealed(source, number, rows)
     recorder.close()
@@ -167,12 +167,12 @@ def test_only_a_bucket_with_rows_is_recorded_as_sealed(tmp_path: Path) -> None:
 
 def test_a_restarted_process_does_not_record_views_and_deliveries_to_any_sink_again(tmp_path: Path) -> None:
     for _ in range(2):
-        recorder = Recorder(settings(tmp_path), "flow", "gateway")
+        recorder = RunRecorder(settings(tmp_path), "flow", "gateway")
         recorder.view(View(1, {Partition("a"): SEATS}))
         for sink, through in (("stats", 4), ("counts", 3)):
             recorder.delivered_before(sink, NOTHING, through, [])
         recorder.close()
-    recorder = Recorder(settings(tmp_path), "flow", "gateway")
+    recorder = RunRecorder(settings(tmp_path), "flow", "gateway")
     recorder.delivered_before("stats", 4, 5, [])
     recorder.delivered_before("other", NOTHING, 2, [])
     recorder.close()
@@ -186,7 +186,7 @@ def test_a_restarted_process_does_not_record_views_and_deliveries_to_any_sink_ag
 
 
 def test_a_delivery_is_on_record_before_its_caller_goes_on(tmp_path: Path) -> None:
-    recorder = Recorder(settings(tmp_path), "flow", "gateway")
+    recorder = RunRecorder(settings(tmp_path), "flow", "gateway")
     for through in range(100):
         recorder.delivered("stats", through - 1, through, [])
         last = written(tmp_path, "gateway")[-1]
@@ -198,13 +198,13 @@ def test_a_delivery_is_on_record_before_its_caller_goes_on(tmp_path: Path) -> No
 def recorded_run(folder: Path, made: Mapping[str, Mapping[Partition, Bucket]]) -> Verdict:
     """The verdict on a run of one bucket: what each of two nodes made of it. The first one's is delivered."""
     shares = [bucket(1, {"packets": table(*values)}) for values in ((1, 2), (3,))]
-    gateway = Recorder(settings(folder), "flow", "gateway")
+    gateway = RunRecorder(settings(folder), "flow", "gateway")
     gateway.view(View(1, {copy.partition: SEATS for copy in SESSIONS}))
     gateway.sealed("packets", 1, 3)
     for copy, share in zip(SESSIONS, shares, strict=True):
         gateway.produced_for(PACKETS, copy.partition, [share])
     for replica, (process, parts) in enumerate(made.items()):
-        node = Recorder(settings(folder), "flow", process)
+        node = RunRecorder(settings(folder), "flow", process)
         for (partition, part), share in zip(parts.items(), shares, strict=True):
             node.handed_to(Copy(partition, replica), [together(1, {PACKETS.partition: share})])
             node.produced_for(Copy(partition, replica), STATS, [part])
@@ -249,7 +249,7 @@ def test_without_a_history_nothing_is_computed_or_written(
 
     monkeypatch.setattr(recording, "decode", computed)
     monkeypatch.setattr(recording, "digest_of", computed)
-    recorder = Recorder(settings(tmp_path, history=False), "flow", "n1")
+    recorder = RunRecorder(settings(tmp_path, history=False), "flow", "n1")
     made = bucket(1, {"a": table(1)})
     recorder.sealed("packets", 1, 1)
     recorder.handed_to(SESSIONS[0], [made])
@@ -274,7 +274,7 @@ def test_a_bucket_is_looked_into_by_the_writing_thread_only(
         return decode(payload)
 
     monkeypatch.setattr(recording, "decode", decoded)
-    recorder = Recorder(settings(tmp_path), "flow", "n1")
+    recorder = RunRecorder(settings(tmp_path), "flow", "n1")
     made = bucket(1, {"a": table(1)})
     recorder.sealed("packets", 1, 1)
     recorder.produced_for(PACKETS, SESSIONS[0].partition, [made])

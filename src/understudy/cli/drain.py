@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from understudy.cli.picture import plural
-from understudy.cli.wishing import DECLINED, DONE, Look, answered, connected, follow
+from understudy.cli.wishing import DECLINED, DONE, WishProgress, answered, connected, follow
 from understudy.core.shape.partition import Copy
 from understudy.core.view.view import Status, View
 from understudy.runtime.coordination.reports import DrainWish
@@ -30,16 +30,16 @@ def execute(arguments: Namespace) -> int:
         return follow(coordination, int(answer["epoch"]), lambda view: look(view, copies, node), arguments)
 
 
-def look(view: View, copies: Sequence[Copy], node: str) -> Look:
+def look(view: View, copies: Sequence[Copy], node: str) -> WishProgress:
     """How far a node is that held these copies when it was to be emptied."""
     left = view.copies_on(node)
     if view.lost is not None:
-        return Look(f"The flow is lost: {view.lost}", False)
+        return WishProgress(f"The flow is lost: {view.lost}", False)
     if node not in view.drained:
-        return Look(f"{node} is not being drained any more: it left, or that was taken back", False)
+        return WishProgress(f"{node} is not being drained any more: it left, or that was taken back", False)
     moving = [copy for copy in copies if copy not in left and view.seat(copy).status is not Status.ACTIVE]
     if not left and not moving:
-        return Look(f"{node} is empty, and every copy that it held is active elsewhere", True)
+        return WishProgress(f"{node} is empty, and every copy that it held is active elsewhere", True)
     where = [f"{copy} on {view.seat(copy).node}" for copy in moving if view.seat(copy).alive]
     catching_up = f"; catching up: {', '.join(where)}" if where else ""
-    return Look(f"{node} holds {plural(len(left), 'copy', 'copies')}{catching_up}")
+    return WishProgress(f"{node} holds {plural(len(left), 'copy', 'copies')}{catching_up}")

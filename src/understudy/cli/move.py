@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from understudy.cli.wishing import DECLINED, DONE, Look, answered, connected, follow
+from understudy.cli.wishing import DECLINED, DONE, WishProgress, answered, connected, follow
 from understudy.core.shape.partition import Copy
 from understudy.core.view.view import Status, View
 from understudy.runtime.coordination.reports import MoveWish
@@ -29,20 +29,20 @@ def execute(arguments: Namespace) -> int:
         return follow(coordination, int(answer["epoch"]), lambda view: look(view, copy, node), arguments)
 
 
-def look(view: View, copy: Copy, node: str) -> Look:
+def look(view: View, copy: Copy, node: str) -> WishProgress:
     """How far the move of a copy to a node has come."""
     seat = view.seat(copy)
     if view.lost is not None:
-        return Look(f"The flow is lost: {view.lost}", False)
+        return WishProgress(f"The flow is lost: {view.lost}", False)
     if (seat.node, seat.status) == (node, Status.ACTIVE):
-        return Look(f"{copy} is active on {node}", True)
+        return WishProgress(f"{copy} is active on {node}", True)
     if copy not in view.wanted:
-        return Look(f"{copy} cannot move to {node} any more: {_why_not(view, copy, node)}", False)
+        return WishProgress(f"{copy} cannot move to {node} any more: {_why_not(view, copy, node)}", False)
     if seat.status is Status.STDBY:
-        return Look(f"{copy} is catching up on {seat.node}")
+        return WishProgress(f"{copy} is catching up on {seat.node}")
     if seat.status is Status.DEAD:
-        return Look(f"{copy} has left {seat.node} and waits for a place on {node}")
-    return Look(f"{copy} still sits on {seat.node}; other copies are catching up first")
+        return WishProgress(f"{copy} has left {seat.node} and waits for a place on {node}")
+    return WishProgress(f"{copy} still sits on {seat.node}; other copies are catching up first")
 
 
 def _why_not(view: View, copy: Copy, node: str) -> str:

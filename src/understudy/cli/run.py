@@ -16,7 +16,7 @@ from understudy.cli.folders import fresh_folder, log_into, outputs, require_empt
 from understudy.cli.interruption import Interrupted, Interruption
 from understudy.cli.picture import figures, node_lines
 from understudy.cli.policies import chosen_policy, titled
-from understudy.cli.view import View, view_for
+from understudy.cli.view import RunView, view_for
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
@@ -99,14 +99,14 @@ def _partitions(arguments: Namespace, policy: Policy) -> int:
     return arguments.partitions or 0
 
 
-def _local_run(settings: RunSettings, nodes: int, standby: int, view: View) -> LocalRun:
+def _local_run(settings: RunSettings, nodes: int, standby: int, view: RunView) -> LocalRun:
     if settings.zookeeper:
         return LocalRun(settings, nodes=nodes, standby=standby, respawn=True)
     view.say("starting ZooKeeper")
     return LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby, respawn=True)
 
 
-def _looked_after(run: LocalRun, view: View, interruption: Interruption, seconds: float | None) -> int:
+def _looked_after(run: LocalRun, view: RunView, interruption: Interruption, seconds: float | None) -> int:
     """Keep the run going until it ends, one way or another; the exit code."""
     # Connected first: a ZooKeeper that does not answer is told before anything else starts.
     address, name = run.settings.zookeeper, run.settings.run
@@ -146,7 +146,7 @@ def _require_new_name(coordination: Coordination) -> None:
 class _Shown:
     """Turns statuses into what is shown, with rates over the last seconds, and changes into news."""
 
-    def __init__(self, run: LocalRun, view: View, coordination: Coordination) -> None:
+    def __init__(self, run: LocalRun, view: RunView, coordination: Coordination) -> None:
         self._run = run
         self._view = view
         self._coordination = coordination
@@ -199,7 +199,7 @@ class _Shown:
 class _Presence:
     """Tells once that somebody is away, and once that they are back."""
 
-    def __init__(self, view: View, away: str, back: str) -> None:
+    def __init__(self, view: RunView, away: str, back: str) -> None:
         self._view = view
         self._away = away
         self._back = back

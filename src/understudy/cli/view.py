@@ -46,19 +46,19 @@ _PARTITIONED_COLUMNS: _Columns = (
 )
 
 
-class View(Protocol):
+class RunView(Protocol):
     """Shows a run. `say` is for news, `show` for how things are now."""
 
     def say(self, text: str) -> None: ...
 
     def show(self, epoch: int, nodes: Sequence[NodeLine], figures: Figures) -> None: ...
 
-    def __enter__(self) -> View: ...
+    def __enter__(self) -> RunView: ...
 
     def __exit__(self, *_: object) -> None: ...
 
 
-def view_for(title: str, *, plain: bool) -> View:
+def view_for(title: str, *, plain: bool) -> RunView:
     console = Console()
     return PlainView() if plain or not console.is_terminal else LiveView(title, console)
 

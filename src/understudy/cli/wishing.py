@@ -33,7 +33,7 @@ _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
-class Look:
+class WishProgress:
     """How far a wish has come, in a sentence; `done` says how it ended, None while it goes on."""
 
     sentence: str
@@ -68,7 +68,9 @@ def answered(coordination: Coordination, wish: Wish) -> dict[str, Any] | None:
     return None
 
 
-def follow(coordination: Coordination, since: int, look: Callable[[View], Look], arguments: Namespace) -> int:
+def follow(
+    coordination: Coordination, since: int, look: Callable[[View], WishProgress], arguments: Namespace
+) -> int:
     """Tell how a wish goes on from the view of that epoch, until it is done or hopeless; the exit code."""
     finished = finished_file(existing_folder(arguments.folder))
     views: queue.SimpleQueue[View] = queue.SimpleQueue()

@@ -9,14 +9,14 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from understudy.demo.verdict import Delivery
+from understudy.demo.verdict import DeliveredTogether
 
 _STEP_S = 1.0
 
 
 def draw(
     file: Path,
-    delivered: Sequence[Delivery],
+    delivered: Sequence[DeliveredTogether],
     *,
     width_us: int,
     begin_us: int,

@@ -28,7 +28,7 @@ WITHIN_S = 10.0
 
 
 @dataclass(frozen=True)
-class Delivery:
+class DeliveredTogether:
     """Buckets with rows that one sink was given together: number and count of rows each."""
 
     at_us: int
@@ -52,10 +52,12 @@ class Comparison:
     wrong: int
 
 
-def deliveries(history: Path) -> list[Delivery]:
+def deliveries(history: Path) -> list[DeliveredTogether]:
     """The deliveries with rows that a gateway recorded, in order."""
     return [
-        Delivery(record.at_us, record.sink, tuple((number, rows) for number, rows, _ in record.buckets))
+        DeliveredTogether(
+            record.at_us, record.sink, tuple((number, rows) for number, rows, _ in record.buckets)
+        )
         for record in records_of(history)
         if isinstance(record, DeliveredRecord) and record.buckets
     ]
@@ -83,7 +85,7 @@ def _plain(column: pa.ChunkedArray) -> list[object]:
     return values
 
 
-def out_of_order(delivered: Iterable[Delivery]) -> int:
+def out_of_order(delivered: Iterable[DeliveredTogether]) -> int:
     """How many buckets came to a sink after one with the same or a higher number."""
     highest: dict[str, BucketId] = {}
     found = 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from understudy.engine.plan import Node
+from understudy.engine.plan import PlanNode
 from understudy.flow.errors import FlowError
 
 _CHANCE = (
@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 }
 
 
-def require_deterministic(fragment: str, plan: Node, own_watermarks: Collection[str]) -> None:
+def require_deterministic(fragment: str, plan: PlanNode, own_watermarks: Collection[str]) -> None:
     """Raise a FlowError if the plan holds something that is to be refused.
 
     `own_watermarks` are the ids of the watermarks that the engine itself put on the inputs.
@@ -95,7 +95,7 @@ def require_deterministic(fragment: str, plan: Node, own_watermarks: Collection[
                         )
 
 
-def _deep(tree: Node) -> list[Node]:
+def _deep(tree: PlanNode) -> list[PlanNode]:
     """Expressions of a tree, with those that hang in an expression's fields (such as subqueries)."""
     found = list(tree.walk())
     for part in tuple(found):
@@ -110,7 +110,7 @@ def _refusal(fragment: str, kind: str, column: str) -> FlowError:
     return FlowError(f"fragment {fragment!r} uses {name}(){column}, which {why}")
 
 
-def _require_no_wall_clock_timers(fragment: str, node: Node) -> None:
+def _require_no_wall_clock_timers(fragment: str, node: PlanNode) -> None:
     if "ProcessingTimeTimeout" in str(node.fields.get("timeout")):
         raise FlowError(
             f"fragment {fragment!r} sets timers by the wall clock (ProcessingTimeTimeout). Replicas would "

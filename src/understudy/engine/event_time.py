@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from understudy.engine.plan import Node
+from understudy.engine.plan import PlanNode
 
 MS_US = 1000
 
@@ -66,7 +66,7 @@ def merged(children: list[Stream]) -> Stream:
     )
 
 
-def linear(node: Node) -> tuple[int, int] | None:
+def linear(node: PlanNode) -> tuple[int, int] | None:
     """An attribute plus a fixed interval, as (attribute, microseconds)."""
     if node.kind == "AttributeReference" and node.id is not None:
         return node.id, 0
@@ -82,7 +82,7 @@ _UNITS_US = {"microsecond": 1, "millisecond": 1000, "second": 10**6, "minute": 6
              "day": 864 * 10**8, "week": 6048 * 10**8}  # fmt: skip
 
 
-def interval_us(node: Node) -> int | None:
+def interval_us(node: PlanNode) -> int | None:
     if node.kind == "UnaryMinus":
         inner = interval_us(node.children[0])
         return None if inner is None else -inner
@@ -100,7 +100,7 @@ def interval_us(node: Node) -> int | None:
     return sum(number * unit for number, unit in units if unit is not None)
 
 
-def time_of(node: Node, stream: Stream) -> Time | None:
+def time_of(node: PlanNode, stream: Stream) -> Time | None:
     """The lag of an expression, if it is a time that can be followed."""
     if node.kind == "AttributeReference":
         return stream.times.get(node.id) if node.id is not None else None
@@ -129,7 +129,7 @@ def time_of(node: Node, stream: Stream) -> Time | None:
     return None
 
 
-def _greatest(node: Node, stream: Stream) -> float | None:
+def _greatest(node: PlanNode, stream: Stream) -> float | None:
     """The best of its parts. Spark leaves out nulls, so after an outer join each part may stand alone."""
     found = [time_of(child, stream) for child in node.children]
     plain = [value for value in found if isinstance(value, int | float)]
@@ -142,7 +142,7 @@ def _greatest(node: Node, stream: Stream) -> float | None:
     return max(plain)
 
 
-def _window(node: Node, stream: Stream) -> Window | None:
+def _window(node: PlanNode, stream: Stream) -> Window | None:
     """A window as Spark spells it out: a struct of start and end computed from the time column."""
     parts = node.children
     if len(parts) != 4 or [p.fields.get("value") for p in (parts[0], parts[2])] != ["start", "end"]:
@@ -165,13 +165,13 @@ def _window(node: Node, stream: Stream) -> Window | None:
     return Window(lag_us + length_us, lag_us, length_us, whole_ms=whole_ms)
 
 
-def _strip(node: Node) -> Node:
+def _strip(node: PlanNode) -> PlanNode:
     while node.kind in {"KnownNullable", "PreciseTimestampConversion"}:
         node = node.children[0]
     return node
 
 
-def difference(condition: Iterable[Node], left: Stream, right: Stream) -> tuple[float, float]:
+def difference(condition: Iterable[PlanNode], left: Stream, right: Stream) -> tuple[float, float]:
     """Bounds of left time - right time, from the comparisons that a join's condition joins by AND."""
     low_us, high_us = -math.inf, math.inf
     for part in (part for root in condition for part in conjuncts(root)):
@@ -199,7 +199,7 @@ _MIRROR = {
 }
 
 
-def conjuncts(node: Node) -> Iterable[Node]:
+def conjuncts(node: PlanNode) -> Iterable[PlanNode]:
     """The parts of a condition that AND joins."""
     if node.kind == "And":
         for child in node.children:
@@ -208,7 +208,7 @@ def conjuncts(node: Node) -> Iterable[Node]:
         yield node
 
 
-def _comparisons(node: Node) -> Iterable[tuple[str, Node, Node]]:
+def _comparisons(node: PlanNode) -> Iterable[tuple[str, PlanNode, PlanNode]]:
     if node.kind == "Between":
         (value,) = node.tree("input")
         yield "GreaterThanOrEqual", value, node.tree("lower")[0]

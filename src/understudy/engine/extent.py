@@ -31,7 +31,7 @@ from dataclasses import replace
 
 from understudy.engine.event_time import MS_US, Stream, Time, Window, difference, merged, time_of
 from understudy.engine.grouping import SENSITIVE_OPERATORS, rounded, sensitive_aggregate
-from understudy.engine.plan import Node, ids_of
+from understudy.engine.plan import PlanNode, ids_of
 
 #: How `Facts.unbounded` calls an aggregate none of whose groups ever closes.
 ENDLESS_AGGREGATE = "groupBy without a window"
@@ -42,7 +42,7 @@ _EVICTION_LOSS_US = 999
 _UNBOUNDED = {"applyInPandasWithState", "limit"}
 
 
-def user_code(node: Node, stream: Stream) -> Stream:
+def user_code(node: PlanNode, stream: Stream) -> Stream:
     """The stream after an operator that is sensitive to the grouping; unchanged after any other."""
     name = SENSITIVE_OPERATORS.get(node.kind)
     if not stream.streaming or name is None:
@@ -55,12 +55,12 @@ def user_code(node: Node, stream: Stream) -> Stream:
     )
 
 
-def _has_timers(node: Node) -> bool:
+def _has_timers(node: PlanNode) -> bool:
     """Whether the user's code can be called because time passed, without a row of its own."""
     return "EventTimeTimeout" in str(node.fields.get("timeout"))
 
 
-def aggregate(node: Node, children: list[Stream]) -> Stream:
+def aggregate(node: PlanNode, children: list[Stream]) -> Stream:
     (child,) = children
     columns = node.tree("aggregateExpressions")
     if not child.streaming:
@@ -76,7 +76,7 @@ def aggregate(node: Node, children: list[Stream]) -> Stream:
     elif keys:
         length_us = gap_us = 0.0
 
-    def time_in_group(expression: Node) -> Time | None:
+    def time_in_group(expression: PlanNode) -> Time | None:
         found = time_of(expression, child)
         if isinstance(found, Window):
             return replace(found, end_us=evicted_us, start_us=evicted_us + (found.length_us or math.inf))
@@ -106,7 +106,7 @@ def _unbounded_aggregate(windowed: bool) -> str:
     return "session_window" if windowed else ENDLESS_AGGREGATE
 
 
-def _under_aggregate(expression: Node) -> tuple[str, Node] | None:
+def _under_aggregate(expression: PlanNode) -> tuple[str, PlanNode] | None:
     """The aggregate function of `alias(function(column))` and its column."""
     node = expression
     while node.kind in {"Alias", "AggregateExpression", "Cast"} and node.children:
@@ -116,7 +116,7 @@ def _under_aggregate(expression: Node) -> tuple[str, Node] | None:
     return None
 
 
-def deduplicate(node: Node, children: list[Stream]) -> Stream:
+def deduplicate(node: PlanNode, children: list[Stream]) -> Stream:
     (child,) = children
     if not child.streaming:
         return child
@@ -138,7 +138,7 @@ def _kept_us(time: Time) -> float:
     return math.inf if time.length_us is None else time.length_us
 
 
-def join(node: Node, children: list[Stream]) -> Stream:
+def join(node: PlanNode, children: list[Stream]) -> Stream:
     left, right = children
     kind = join_kind(node)
     output = left.output if kind in {"LeftSemi", "LeftAnti"} else left.output + right.output
@@ -171,7 +171,7 @@ def join(node: Node, children: list[Stream]) -> Stream:
     )
 
 
-def join_kind(node: Node) -> str:
+def join_kind(node: PlanNode) -> str:
     """Inner, LeftOuter and so on."""
     kind = str(node.fields["joinType"].get("object", node.fields["joinType"].get("product-class", "")))
     return kind.rpartition(".")[2].rstrip("$")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from understudy.engine.event_time import HIDDEN_TIME, Stream, Time, Window, merged, time_of
 from understudy.engine.extent import aggregate, deduplicate, join, user_code
-from understudy.engine.plan import Node, ids_of, inlined
+from understudy.engine.plan import PlanNode, ids_of, inlined
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Facts:
     """Aggregates of floating-point numbers: their last digits depend on the order of additions."""
 
 
-def facts_of(plan: Node, time: Iterable[str]) -> Facts:
+def facts_of(plan: PlanNode, time: Iterable[str]) -> Facts:
     """The facts of an analysed plan whose output column `time` (a path) decides the bucket of a row."""
     stream = _follow(inlined(plan))
     lag_us = _lag_of_output(plan, stream, list(time))
@@ -55,7 +55,7 @@ def facts_of(plan: Node, time: Iterable[str]) -> Facts:
     )
 
 
-def _lag_of_output(plan: Node, stream: Stream, path: list[str]) -> float:
+def _lag_of_output(plan: PlanNode, stream: Stream, path: list[str]) -> float:
     names = _output_names(plan)
     for number in reversed(stream.output):
         if names.get(number) == path[0]:
@@ -69,11 +69,11 @@ def _lag_of_output(plan: Node, stream: Stream, path: list[str]) -> float:
     return 0.0
 
 
-def _output_names(plan: Node) -> dict[int, str]:
+def _output_names(plan: PlanNode) -> dict[int, str]:
     return {e.id: e.name for node in plan.walk() for e in node.expressions() if e.id is not None}
 
 
-def _follow(node: Node) -> Stream:
+def _follow(node: PlanNode) -> Stream:
     """The stream that comes out of a plan."""
     children = [_follow(child) for child in node.children]
     if not children:
@@ -90,7 +90,7 @@ def _follow(node: Node) -> Stream:
     return user_code(node, child)
 
 
-def _named(node: Node, children: list[Stream]) -> Stream:
+def _named(node: PlanNode, children: list[Stream]) -> Stream:
     """A stream under the new numbers that its columns have where its name is used."""
     (stream,) = children
     output = ids_of(node.tree("output"))
@@ -113,12 +113,12 @@ def _renamed(numbers: frozenset[int], renamed: Mapping[int, int]) -> frozenset[i
     return frozenset(renamed[number] for number in numbers if number in renamed)
 
 
-def _watermark(node: Node, children: list[Stream]) -> Stream:
+def _watermark(node: PlanNode, children: list[Stream]) -> Stream:
     (child,) = children
     return replace(child, times={**child.times, **dict.fromkeys(ids_of(node.tree("eventTime")), 0.0)})
 
 
-def _project(node: Node, children: list[Stream]) -> Stream:
+def _project(node: PlanNode, children: list[Stream]) -> Stream:
     (child,) = children
     columns = node.tree("projectList")
     times = {c.id: found for c in columns if c.id is not None and (found := time_of(c, child)) is not None}
@@ -131,7 +131,7 @@ def _project(node: Node, children: list[Stream]) -> Stream:
     return replace(child, output=ids_of(columns), times=times)
 
 
-def _expand(node: Node, children: list[Stream]) -> Stream:
+def _expand(node: PlanNode, children: list[Stream]) -> Stream:
     """Each row becomes several. Of sliding windows the first is the worst for the start of a window."""
     (child,) = children
     output = ids_of(node.tree("output"))
@@ -147,7 +147,7 @@ def _expand(node: Node, children: list[Stream]) -> Stream:
     return replace(child, output=output, times=times)
 
 
-def _union(node: Node, children: list[Stream]) -> Stream:
+def _union(node: PlanNode, children: list[Stream]) -> Stream:
     first = children[0]
     live = [child for child in children if child.streaming]
     times: dict[int, Time] = {}
@@ -162,7 +162,7 @@ def _union(node: Node, children: list[Stream]) -> Stream:
     return replace(whole, output=first.output, times=times, mixed=len(live) > 1 or whole.mixed)
 
 
-_HANDLERS: dict[str, Callable[[Node, list[Stream]], Stream]] = {
+_HANDLERS: dict[str, Callable[[PlanNode, list[Stream]], Stream]] = {
     "CTERelationRef": _named,
     "EventTimeWatermark": _watermark,
     "Project": _project,

@@ -32,7 +32,7 @@ class ChannelClosed(Exception):
     """The channel was closed under a thread that waited on it. The cause, if any, says why."""
 
 
-class Channel:
+class GroupChannel:
     """One running query's connection. The engine offers; the query's data sources take."""
 
     def __init__(self, name: str) -> None:
@@ -104,28 +104,28 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             raise flight.FlightUnauthenticatedError("this endpoint serves its own process's queries only")
 
 
-class Feed(flight.FlightServerBase):  # type: ignore[misc]
+class GroupFeed(flight.FlightServerBase):  # type: ignore[misc]
     """The process's Flight endpoint: any number of channels behind one address."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.token = secrets.token_hex(16)
         super().__init__(f"grpc://{host}:0", middleware={"token": _TokenCheck(self.token)})
         self.address = f"grpc://{host}:{self.port}"
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, GroupChannel] = {}
         self._lock = threading.Lock()
 
     def options(self, channel: str) -> dict[str, str]:
         """What a data source must be told to reach a channel."""
         return {"address": self.address, "token": self.token, "channel": channel}
 
-    def open(self, name: str) -> Channel:
+    def open(self, name: str) -> GroupChannel:
         """A new channel under a name. One that had the name before no longer gets calls."""
-        channel = Channel(name)
+        channel = GroupChannel(name)
         with self._lock:
             self._channels[name] = channel
         return channel
 
-    def drop(self, channel: Channel) -> None:
+    def drop(self, channel: GroupChannel) -> None:
         with self._lock:
             if self._channels.get(channel.name) is channel:
                 del self._channels[channel.name]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from understudy.engine.plan import Node
+from understudy.engine.plan import PlanNode
 
 #: Operators that run a user's code, or count rows, over whatever one micro-batch holds.
 SENSITIVE_OPERATORS = {
@@ -44,7 +44,7 @@ _ROUNDED_ALWAYS = {
 _FLOATS = {"double", "float"}
 
 
-def sensitive_aggregate(columns: Iterable[Node], mixed: bool) -> str | None:
+def sensitive_aggregate(columns: Iterable[PlanNode], mixed: bool) -> str | None:
     """The first aggregate that shows the grouping. `mixed`: the order of rows depends on it already."""
     for column in columns:
         for part in column.walk():
@@ -53,7 +53,7 @@ def sensitive_aggregate(columns: Iterable[Node], mixed: bool) -> str | None:
     return None
 
 
-def rounded(columns: Iterable[Node]) -> tuple[str, ...]:
+def rounded(columns: Iterable[PlanNode]) -> tuple[str, ...]:
     """Aggregates of floating-point numbers: their last digits depend on the order of additions."""
     found = []
     for column in columns:

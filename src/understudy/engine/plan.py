@@ -14,13 +14,13 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Node:
+class PlanNode:
     """A plan node or an expression. `kind` is its class's simple name, `trees` are those in its fields."""
 
     kind: str
     fields: dict[str, Any] = field(repr=False)
-    children: tuple[Node, ...]
-    trees: dict[str, tuple[Node, ...]] = field(repr=False)
+    children: tuple[PlanNode, ...]
+    trees: dict[str, tuple[PlanNode, ...]] = field(repr=False)
 
     @property
     def id(self) -> int | None:
@@ -38,32 +38,32 @@ class Node:
         value = self.fields.get("dataType")
         return value if isinstance(value, str) else ""
 
-    def tree(self, name: str) -> tuple[Node, ...]:
+    def tree(self, name: str) -> tuple[PlanNode, ...]:
         return self.trees.get(name, ())
 
-    def expressions(self) -> Iterator[Node]:
+    def expressions(self) -> Iterator[PlanNode]:
         """All expressions in this node's fields, root first. Not those of child plan nodes."""
         for trees in self.trees.values():
             for tree in trees:
                 yield from tree.walk()
 
-    def find(self, kind: str) -> Node:
+    def find(self, kind: str) -> PlanNode:
         """The first node of a kind; there must be one."""
         return next(node for node in self.walk() if node.kind == kind)
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[PlanNode]:
         """This node and all below it, along children."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
-def ids_of(nodes: Iterable[Node]) -> tuple[int, ...]:
+def ids_of(nodes: Iterable[PlanNode]) -> tuple[int, ...]:
     """The expression ids of those that have one, in order."""
     return tuple(node.id for node in nodes if node.id is not None)
 
 
-def inlined(plan: Node) -> Node:
+def inlined(plan: PlanNode) -> PlanNode:
     """The plan with every use of a name that SQL's WITH has given above a copy of what it names.
 
     A use is a "CTERelationRef" with that one child. Its own columns, in its "output", are those of the child
@@ -72,7 +72,7 @@ def inlined(plan: Node) -> Node:
     return _inlined(plan, {})
 
 
-def _inlined(node: Node, named: dict[int, Node]) -> Node:
+def _inlined(node: PlanNode, named: dict[int, PlanNode]) -> PlanNode:
     children = tuple(_inlined(child, named) for child in node.children)
     match node.kind:
         case "CTERelationDef":
@@ -85,19 +85,19 @@ def _inlined(node: Node, named: dict[int, Node]) -> Node:
     return replace(node, children=children)
 
 
-def parse_plan(text: str) -> Node:
+def parse_plan(text: str) -> PlanNode:
     """The plan that Spark's `toJSON` wrote."""
     return _tree(json.loads(text))
 
 
-def _tree(flat: list[dict[str, Any]]) -> Node:
+def _tree(flat: list[dict[str, Any]]) -> PlanNode:
     node, rest = _take(flat, 0)
     if rest != len(flat):
         raise ValueError(f"a plan of {len(flat)} nodes ended after {rest}")
     return node
 
 
-def _take(flat: list[dict[str, Any]], at: int) -> tuple[Node, int]:
+def _take(flat: list[dict[str, Any]], at: int) -> tuple[PlanNode, int]:
     raw = flat[at]
     at += 1
     children = []
@@ -105,10 +105,10 @@ def _take(flat: list[dict[str, Any]], at: int) -> tuple[Node, int]:
         child, at = _take(flat, at)
         children.append(child)
     trees = {name: found for name, value in raw.items() if (found := tuple(_trees_in(value)))}
-    return Node(raw["class"].rpartition(".")[2].rstrip("$"), raw, tuple(children), trees), at
+    return PlanNode(raw["class"].rpartition(".")[2].rstrip("$"), raw, tuple(children), trees), at
 
 
-def _trees_in(value: Any) -> Iterator[Node]:
+def _trees_in(value: Any) -> Iterator[PlanNode]:
     if not isinstance(value, list) or not value:
         return
     if isinstance(value[0], dict):

@@ -33,7 +33,7 @@ from understudy.engine.determinism import require_deterministic
 from understudy.engine.event_time import HIDDEN_TIME
 from understudy.engine.extent import ENDLESS_AGGREGATE
 from understudy.engine.facts import Facts, facts_of
-from understudy.engine.plan import Node, parse_plan
+from understudy.engine.plan import PlanNode, parse_plan
 from understudy.engine.source import FORMAT
 from understudy.engine.tables import Tables, pinned_tables
 from understudy.engine.times import path_of, times_of
@@ -61,7 +61,7 @@ class Query:
 
     frame: DataFrame
     schema: pa.Schema
-    plan: Node
+    plan: PlanNode
     facts: Facts
     time: tuple[str, ...]
     tables: Tables
@@ -102,7 +102,7 @@ def build_query(
     return Query(frame, schema, plan, facts, path, pinned_tables(fragment, result))
 
 
-def _plan_of(frame: DataFrame) -> Node:
+def _plan_of(frame: DataFrame) -> PlanNode:
     return parse_plan(frame._jdf.queryExecution().analyzed().toJSON())
 
 

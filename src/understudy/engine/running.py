@@ -20,18 +20,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from understudy.core.errors import require
-from understudy.engine.feed import Channel, ChannelClosed, Feed
+from understudy.engine.feed import ChannelClosed, GroupChannel, GroupFeed
 
 
 class RunningQuery:
     """One query on a channel of its own. All methods but `stop` belong to one thread."""
 
-    def __init__(self, feed: Feed, channel_name: str, name: str) -> None:
+    def __init__(self, feed: GroupFeed, channel_name: str, name: str) -> None:
         self._feed = feed
         self._channel_name = channel_name
         self._name = name
         self._lock = threading.Lock()
-        self._channel: Channel | None = None
+        self._channel: GroupChannel | None = None
         self._query: StreamingQuery | None = None
         self._tracker: Any = None
         self.stopped = False
@@ -94,7 +94,7 @@ def _end(query: StreamingQuery) -> None:
         return
 
 
-def _watch(query: StreamingQuery, channel: Channel) -> None:
+def _watch(query: StreamingQuery, channel: GroupChannel) -> None:
     """Wait for the query's end and close its channel, so that no failure becomes a hang."""
     try:
         query.awaitTermination()

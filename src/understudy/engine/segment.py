@@ -1,6 +1,6 @@
 """The engine of one copy: the fragments of a segment, each on a Spark query of its own.
 
-A fragment takes what all of its inputs have completed. Between two fragments of the segment lies an `Edge`,
+A fragment takes what all of its inputs have completed. Between two fragments of the segment lies an `InputQueue`,
 and what passes it stays inside. What a fragment has for consumers outside, partitions of other segments or
 sinks, leaves as soon as the fragment is done with it: before the fragments that read it have run, and without
 regard to other sinks. Fragments of which neither reads the other, directly or through others, run side by
@@ -24,7 +24,7 @@ from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
 from understudy.core.shape.partition import Partition
 from understudy.engine.consumers import Consumers
-from understudy.engine.edge import Edge
+from understudy.engine.input_queue import InputQueue
 from understudy.engine.interface import Emit, Output, Snapshot
 from understudy.engine.lanes import Lanes
 from understudy.engine.query import Input
@@ -59,8 +59,8 @@ class SegmentEngine:
         self._streams = streams
         self._width_us = width_us
         self._inputs = {name for read in self._reads.values() for name in read} - self._engines.keys()
-        self._edges = {
-            (name, given): Edge(streams[given], width_us)
+        self._queues = {
+            (name, given): InputQueue(streams[given], width_us)
             for name, read in self._reads.items()
             for given in read
         }
@@ -95,12 +95,12 @@ class SegmentEngine:
         require(through > self._through, f"segment {name}: {through} is not after {self._through}")
         unknown = inputs.keys() - self._inputs
         require(not unknown, f"segment {name} has no inputs {sorted(unknown)}")
-        for (_, given), edge in self._edges.items():
+        for (_, given), queue in self._queues.items():
             if given in inputs:
                 schema = self._streams[given].schema
-                edge.add([inputs[given].select(schema.names).cast(schema)], through)
+                queue.add([inputs[given].select(schema.names).cast(schema)], through)
             elif given in self._inputs:
-                edge.add([], through)
+                queue.add([], through)
         self._through = through
         try:
             self._run(emit)
@@ -129,9 +129,9 @@ class SegmentEngine:
     def snapshot(self, into: Path) -> Snapshot:
         into.mkdir(parents=True)
         states = {name: engine.save(_folder(into, name)) for name, engine in self._engines.items()}
-        for (name, given), edge in self._edges.items():
-            if edge.rows.num_rows:
-                write_rows(_edge_file(into, name, given), edge.rows)
+        for (name, given), queue in self._queues.items():
+            if queue.rows.num_rows:
+                write_rows(_queue_file(into, name, given), queue.rows)
         complete = [self._engines[name].output_through for name in self._consumers]
         facts = {
             **self._identity,
@@ -158,10 +158,10 @@ class SegmentEngine:
         for name, engine in self._engines.items():
             engine.start((_folder(snapshot.directory, name), manifest["engines"][name]))
         self._through = manifest["through"]
-        for (name, given), edge in self._edges.items():
-            path = _edge_file(snapshot.directory, name, given)
+        for (name, given), queue in self._queues.items():
+            path = _queue_file(snapshot.directory, name, given)
             through = self._engines[given].output_through if given in self._engines else self._through
-            edge.add([read_rows(path)] if path.exists() else [], through)
+            queue.add([read_rows(path)] if path.exists() else [], through)
 
     def _run(self, emit: Emit) -> None:
         """Let every fragment take what its inputs have completed, each after those it reads."""
@@ -182,19 +182,19 @@ class SegmentEngine:
         for name in tuple(waiting):
             if not unfinished.intersection(self._reads[name]):
                 waiting.remove(name)
-                edges = {given: self._edges[name, given] for given in self._reads[name]}
-                through = min(edge.through for edge in edges.values())
+                queues = {given: self._queues[name, given] for given in self._reads[name]}
+                through = min(queue.through for queue in queues.values())
                 if through > self._engines[name].through:
-                    rows = {given: edge.take(through) for given, edge in edges.items()}
+                    rows = {given: queue.take(through) for given, queue in queues.items()}
                     self._lanes.add(name, partial(self._engines[name].advance, rows, through))
                 else:
                     unfinished.discard(name)
 
     def _passed_on(self, name: str, advanced: Advanced) -> Output | None:
-        """Lay what a fragment has completed on the edges inside; returns it for the consumers outside."""
-        for (_, given), edge in self._edges.items():
+        """Lay what a fragment has completed on the queues inside; returns it for the consumers outside."""
+        for (_, given), queue in self._queues.items():
             if given == name:
-                edge.add((advanced.rows[number] for number in sorted(advanced.rows)), advanced.through)
+                queue.add((advanced.rows[number] for number in sorted(advanced.rows)), advanced.through)
         consumers = self._consumers.get(name)
         if consumers is None or advanced.through == advanced.before:
             return None
@@ -212,7 +212,7 @@ def _folder(snapshot: Path, fragment: str) -> Path:
     return snapshot / "engines" / fragment
 
 
-def _edge_file(snapshot: Path, fragment: str, given: str) -> Path:
+def _queue_file(snapshot: Path, fragment: str, given: str) -> Path:
     return snapshot / f"edge-{fragment}-{given}.arrow"
 
 

@@ -17,7 +17,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from understudy.engine.aot import find_cache
-from understudy.engine.feed import Feed
+from understudy.engine.feed import GroupFeed
 from understudy.engine.jvm import Jvm, find_java, start_jvm
 from understudy.engine.source import GroupSource
 
@@ -59,15 +59,15 @@ SETTINGS: Mapping[str, str] = {
 
 _lock = threading.Lock()
 _running: tuple[SparkSession, Jvm] | None = None
-_feed: Feed | None = None
+_feed: GroupFeed | None = None
 
 
-def endpoint() -> Feed:
+def endpoint() -> GroupFeed:
     """The process's feed, started when it is first needed."""
     global _feed  # noqa: PLW0603 - one endpoint per process
     with _lock:
         if _feed is None:
-            _feed = Feed()
+            _feed = GroupFeed()
         return _feed
 
 

@@ -39,7 +39,7 @@ from understudy.core.errors import BrokenInvariant, require
 from understudy.engine.blame import machines_fault, shortened
 from understudy.engine.dealing import Dealt
 from understudy.engine.digest import canonical_order
-from understudy.engine.feed import ChannelClosed, Feed
+from understudy.engine.feed import ChannelClosed, GroupFeed
 from understudy.engine.horizon import horizon_of
 from understudy.engine.identity import WHOLE, Identity, Share
 from understudy.engine.query import Input, Query, build_query
@@ -72,7 +72,7 @@ class SparkEngine:
     def __init__(
         self,
         spark: SparkSession,
-        feed: Feed,
+        feed: GroupFeed,
         *,
         name: str,
         function: Callable[..., Any],

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from understudy.engine.event_time import conjuncts
 from understudy.engine.extent import join_kind
 from understudy.engine.grouping import SENSITIVE_OPERATORS, function_name
-from understudy.engine.plan import Node, ids_of, inlined
+from understudy.engine.plan import PlanNode, ids_of, inlined
 from understudy.flow.errors import FlowError
 
 #: Operators that hand on their rows, or some of them, one by one and as they are.
@@ -84,7 +84,7 @@ class _Rows:
     carried: dict[int, str] = field(default_factory=dict)
 
 
-def require_splittable(fragment: str, plan: Node, partition_by: Sequence[str], count: int) -> None:
+def require_splittable(fragment: str, plan: PlanNode, partition_by: Sequence[str], count: int) -> None:
     """Raise a FlowError if `count` partitions by these columns would not give what one gives."""
     _Check(fragment, tuple(partition_by), count).follow(inlined(plan))
 
@@ -96,7 +96,7 @@ class _Check:
         self._partition_by = partition_by
         self._split = f"fragment {fragment!r} is split into {count} partitions by {', '.join(partition_by)}"
 
-    def follow(self, node: Node) -> _Rows:
+    def follow(self, node: PlanNode) -> _Rows:
         children = [self.follow(child) for child in node.children]
         if not children:
             return _leaf(node)
@@ -127,7 +127,7 @@ class _Check:
                 return children[0]
         raise self._keyless(_name(node))
 
-    def _keyed(self, node: Node, child: _Rows) -> _Rows:
+    def _keyed(self, node: PlanNode, child: _Rows) -> _Rows:
         keys = node.tree(_KEYS[node.kind])
         self._require(node, [_shown(key) for key in keys], (_carried(key, child) for key in keys))
         if node.kind == "Aggregate":
@@ -138,12 +138,12 @@ class _Check:
             return child
         return _made_by_user(node)
 
-    def _generate(self, node: Node, child: _Rows) -> _Rows:
+    def _generate(self, node: PlanNode, child: _Rows) -> _Rows:
         if any("UDTF" in part.kind for part in node.tree("generator")):
             raise self._keyless("table function")
         return _and(child, ids_of(node.tree("generatorOutput")))
 
-    def _join(self, node: Node, left: _Rows, right: _Rows) -> _Rows:
+    def _join(self, node: PlanNode, left: _Rows, right: _Rows) -> _Rows:
         if left.streaming and right.streaming:
             shown, paired = [], []
             for part in (part for root in node.tree("condition") for part in conjuncts(root)):
@@ -162,7 +162,7 @@ class _Check:
         known = left.output is not None and right.output is not None
         return _Rows(True, (left.output or ()) + (right.output or ()) if known else None, carried)
 
-    def _cogroup(self, node: Node, left: _Rows, right: _Rows) -> _Rows:
+    def _cogroup(self, node: PlanNode, left: _Rows, right: _Rows) -> _Rows:
         """The keys of each side are its first columns. What does not stream would be everywhere."""
         mine = (left.output or ())[: node.fields["leftGroupingLen"]]
         others = (right.output or ())[: node.fields["rightGroupingLen"]]
@@ -173,7 +173,12 @@ class _Check:
         return _made_by_user(node)
 
     def _require(
-        self, node: Node, keys: Sequence[str], carried: Iterable[str | None], *, of_both_sides: bool = False
+        self,
+        node: PlanNode,
+        keys: Sequence[str],
+        carried: Iterable[str | None],
+        *,
+        of_both_sides: bool = False,
     ) -> None:
         """Raise a FlowError unless every partition column is among those that the keys carry."""
         usable = list(dict.fromkeys(name for name in carried if name is not None))
@@ -209,14 +214,14 @@ class _Check:
         )
 
 
-def _leaf(node: Node) -> _Rows:
+def _leaf(node: PlanNode) -> _Rows:
     columns = node.tree("output")
     streaming = node.kind.startswith("Streaming") or node.fields.get("isStreaming") is True
     carried = {c.id: c.name for c in columns if c.id is not None} if streaming else {}
     return _Rows(streaming, ids_of(columns) if columns else None, carried)
 
 
-def _named(node: Node, rows: _Rows) -> _Rows:
+def _named(node: PlanNode, rows: _Rows) -> _Rows:
     """Rows under the new ids that their columns have where their name is used."""
     output = ids_of(node.tree("output"))
     if rows.output is None or len(rows.output) != len(output):
@@ -227,7 +232,7 @@ def _named(node: Node, rows: _Rows) -> _Rows:
     )
 
 
-def _not_streaming(node: Node, children: list[_Rows]) -> _Rows:
+def _not_streaming(node: PlanNode, children: list[_Rows]) -> _Rows:
     """Every partition has all of these rows, so nothing needs to be checked but where columns are."""
     for name in ("projectList", "aggregateExpressions", "output"):
         if node.tree(name):
@@ -237,13 +242,13 @@ def _not_streaming(node: Node, children: list[_Rows]) -> _Rows:
     return _Rows(False, None)
 
 
-def _columns(node: Node, name: str, child: _Rows) -> _Rows:
+def _columns(node: PlanNode, name: str, child: _Rows) -> _Rows:
     columns = node.tree(name)
     carried = {c.id: found for c in columns if c.id is not None and (found := _carried(c, child))}
     return _Rows(True, ids_of(columns) if columns else None, carried)
 
 
-def _expand(node: Node, child: _Rows) -> _Rows:
+def _expand(node: PlanNode, child: _Rows) -> _Rows:
     """Each row becomes several, as for sliding windows and cubes: a column must carry the same in all."""
     output, columns = ids_of(node.tree("output")), node.tree("projections")
     carried = {}
@@ -275,11 +280,11 @@ def _and(child: _Rows, more: tuple[int, ...]) -> _Rows:
     return _Rows(True, None if child.output is None else child.output + more, child.carried)
 
 
-def _made_by_user(node: Node) -> _Rows:
+def _made_by_user(node: PlanNode) -> _Rows:
     return _Rows(True, ids_of(node.tree("output") or node.tree("outputAttrs")) or None)
 
 
-def _carried(expression: Node, rows: _Rows) -> str | None:
+def _carried(expression: PlanNode, rows: _Rows) -> str | None:
     """The input's column that an expression has the value of, if it is one."""
     if expression.kind == "AttributeReference":
         return rows.carried.get(expression.id) if expression.id is not None else None
@@ -288,22 +293,22 @@ def _carried(expression: Node, rows: _Rows) -> str | None:
     return None
 
 
-def _is_widened_integer(cast: Node) -> bool:
+def _is_widened_integer(cast: PlanNode) -> bool:
     # Not so strings: a plan does not tell a collation, under which different ones are equal.
     kinds = (cast.children[0].type, cast.type)
     return all(k in _INTEGERS for k in kinds) and _INTEGERS.index(kinds[0]) <= _INTEGERS.index(kinds[1])
 
 
-def _paired(one: Node, two: Node, left: _Rows, right: _Rows) -> str | None:
+def _paired(one: PlanNode, two: PlanNode, left: _Rows, right: _Rows) -> str | None:
     name = _carried(one, left)
     return name if name is not None and name == _carried(two, right) else None
 
 
-def _name(node: Node) -> str:
+def _name(node: PlanNode) -> str:
     return _NAMES.get(node.kind, node.kind)
 
 
-def _shown(expression: Node) -> str:
+def _shown(expression: PlanNode) -> str:
     """An expression as a user may have written it."""
     if expression.id is not None:
         return expression.name

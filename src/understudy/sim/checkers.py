@@ -24,7 +24,7 @@ from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Copy, Partition
 from understudy.sim.engine import Snapshot, merged
-from understudy.sim.flow import Reference, Stream
+from understudy.sim.flow import ExpectedRows, Reference
 from understudy.sim.observing import Watcher
 
 
@@ -117,7 +117,7 @@ class StateChecker(Watcher):
 
 
 def _demand_none_skipped(
-    stream: Stream, after: BucketId, number: BucketId, invariant: str, what: str
+    stream: ExpectedRows, after: BucketId, number: BucketId, invariant: str, what: str
 ) -> None:
     missing = stream.next_after(after)
     skipped = missing is not None and missing < number

@@ -18,7 +18,7 @@ from understudy.core.shape.topology import Topology
 from understudy.sim.engine import Dealing, Rows, SimEngine, Snapshot, merged
 
 
-class Stream:
+class ExpectedRows:
     """What one partition takes, or what one producer has for one consumer: rows by number."""
 
     def __init__(self, rows: Mapping[BucketId, Rows], through: BucketId) -> None:
@@ -60,9 +60,9 @@ class Reference:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         #: What each producer has for each consumer.
-        self.edges: dict[tuple[Partition, Partition], Stream] = {}
+        self.edges: dict[tuple[Partition, Partition], ExpectedRows] = {}
         #: What each consumer must take, merged.
-        self.taken: dict[Partition, Stream] = {}
+        self.taken: dict[Partition, ExpectedRows] = {}
         self._states: dict[Partition, list[tuple[BucketId, Snapshot]]] = {}
         for name, buckets in flow.inputs.items():
             rows = {b.number: b.payload for b in buckets if isinstance(b.payload, tuple)}
@@ -79,9 +79,9 @@ class Reference:
             for consumer, part in dealing.deal(own).items():
                 dealt.setdefault(consumer, {})[number] = part
         for consumer in self._flow.topology.consumers(producer):
-            self.edges[producer, consumer] = Stream(dealt.get(consumer, {}), through)
+            self.edges[producer, consumer] = ExpectedRows(dealt.get(consumer, {}), through)
 
-    def _merge(self, consumer: Partition) -> Stream:
+    def _merge(self, consumer: Partition) -> ExpectedRows:
         streams = [self.edges[producer, consumer] for producer in self._flow.topology.producers(consumer)]
         through = min(stream.through for stream in streams)
         rows: dict[BucketId, Rows] = {}
@@ -89,7 +89,7 @@ class Reference:
             for number, own in stream.rows.items():
                 if number <= through:
                     rows[number] = tuple(sorted((*rows.get(number, ()), *own)))
-        self.taken[consumer] = Stream(rows, through)
+        self.taken[consumer] = ExpectedRows(rows, through)
         return self.taken[consumer]
 
     def _run(self, partition: Partition) -> None:
@@ -107,7 +107,7 @@ class Reference:
                         out.setdefault(consumer, {})[made.number] = made.payload
             states.append((engine.position, engine.snapshot()))
         for consumer in self._flow.topology.consumers(partition):
-            self.edges[partition, consumer] = Stream(out.get(consumer, {}), engine.complete)
+            self.edges[partition, consumer] = ExpectedRows(out.get(consumer, {}), engine.complete)
 
     def state_at(self, partition: Partition, position: BucketId) -> Snapshot:
         """The state of an engine that holds exactly the input through this number."""
@@ -121,4 +121,4 @@ class Reference:
         return engine.snapshot()
 
 
-__all__ = ["Flow", "Reference", "Stream", "merged"]
+__all__ = ["Flow", "Reference", "ExpectedRows", "merged"]

@@ -93,7 +93,7 @@ class Kept:
 
 
 @dataclass(eq=False, slots=True)
-class Worker:
+class SimWorker:
     """A copy's engine in its seat, or a sink's writer, and what it has to do."""
 
     copy: Copy
@@ -144,7 +144,7 @@ class Process:
         self.flow = flow
         self.observers = observers
         self.disk = disk
-        self.workers: dict[Copy, Worker] = {}
+        self.workers: dict[Copy, SimWorker] = {}
         self.timers: dict[Hashable, int] = {}
         #: Those that the last action has set.
         self.fresh_timers: list[Hashable] = []
@@ -220,12 +220,12 @@ class Process:
             case _:
                 raise TypeError(f"a process does not know {action}")
 
-    def _inside(self, worker: Worker, event: object) -> None:
+    def _inside(self, worker: SimWorker, event: object) -> None:
         self.driver.handle(Inside(worker.copy, worker.epoch, event))
 
     # --- engines, sinks and sources ----------------------------------------------------------------------
 
-    def _produce(self, worker: Worker) -> None:
+    def _produce(self, worker: SimWorker) -> None:
         worker.produced = True
         if worker.copy.partition in self.host.topology.ends:
             assert self.disk is not None
@@ -275,7 +275,7 @@ class Process:
 
     # --- the movement of states --------------------------------------------------------------------------
 
-    def _snap(self, worker: Worker, ok: bool) -> None:
+    def _snap(self, worker: SimWorker, ok: bool) -> None:
         version, worker.snapping = worker.snapping, None
         assert version is not None and worker.engine is not None
         if ok:
@@ -284,7 +284,7 @@ class Process:
         else:
             self._inside(worker, SnapshotFailed(version, "the disk is full"))
 
-    def _fetched(self, worker: Worker, kept: Kept | None) -> None:
+    def _fetched(self, worker: SimWorker, kept: Kept | None) -> None:
         assert worker.fetching is not None
         if kept is None:
             attempt, worker.fetching = worker.fetching.attempt, None
@@ -293,7 +293,7 @@ class Process:
             worker.fetched = kept
             self._inside(worker, Progress())
 
-    def _install(self, worker: Worker, ok: bool) -> None:
+    def _install(self, worker: SimWorker, ok: bool) -> None:
         assert worker.fetching is not None and worker.fetched is not None
         attempt, kept = worker.fetching.attempt, worker.fetched
         worker.fetching = worker.fetched = None
@@ -325,10 +325,10 @@ class Process:
         self._out.append(CutOff(node, serial))
 
     def start(self, copy: Copy, epoch: int) -> None:
-        self.workers[copy] = Worker(copy, epoch, starting=True)
+        self.workers[copy] = SimWorker(copy, epoch, starting=True)
 
     def wait(self, copy: Copy, epoch: int) -> None:
-        self.workers[copy] = Worker(copy, epoch)
+        self.workers[copy] = SimWorker(copy, epoch)
 
     def fetch(self, wanted: FetchState) -> None:
         worker = self.workers[wanted.copy]
@@ -370,11 +370,11 @@ class Process:
         self.timers[key] = delay_ms
         self.fresh_timers.append(key)
 
-    def _worker(self, copy: Copy) -> Worker:
+    def _worker(self, copy: Copy) -> SimWorker:
         worker = self.workers.get(copy)
         if worker is None:
             # An end of the flow is seated without a word.
-            worker = self.workers[copy] = Worker(copy, 0)
+            worker = self.workers[copy] = SimWorker(copy, 0)
             if self.disk is not None:
                 worker.given = worker.acked = self.disk.delivered.get(copy.partition.name, NOTHING)
         return worker

@@ -23,7 +23,7 @@ from understudy.core.replica.producer import Producer
 from understudy.core.replica.replica import Replica
 from understudy.core.view.controller import Controller
 from understudy.sim.engine import SimEngine
-from understudy.sim.process import Disk, Process, Worker
+from understudy.sim.process import Disk, Process, SimWorker
 from understudy.sim.store import Leader, Store
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ T = TypeVar("T")
 WALKED = frozenset(
     {
         *(Buffer, Inlet, Merge, Outlet, Host, Resident, Consumer, Borrowing, Lending, Producer, Replica),
-        *(Controller, SimEngine, Disk, Process, Worker, Leader, Store),
+        *(Controller, SimEngine, Disk, Process, SimWorker, Leader, Store),
     }
 )
 #: Types whose values are their own copy.

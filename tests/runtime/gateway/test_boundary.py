@@ -25,7 +25,7 @@ from understudy.runtime.gateway import boundary as module
 from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.payload import decode, encode
-from understudy.runtime.recording import Recorder
+from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 
 FAST, SLOW = Copy(Partition("fast")), Copy(Partition("slow"))
@@ -104,7 +104,7 @@ class Gateway:
             self.actor,
             self.around,
             flow=flow_of_two(),
-            recorder=Recorder(settings, "f", "gateway"),
+            recorder=RunRecorder(settings, "f", "gateway"),
             recovered=recovered,
             delivered={"first": NOTHING, "second": NOTHING},
         )

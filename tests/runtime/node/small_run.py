@@ -38,7 +38,7 @@ from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.node.copies import Copies
 from understudy.runtime.partitioning import controller_for, host_for
-from understudy.runtime.recording import Recorder
+from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.endpoint import Endpoint
 
@@ -85,7 +85,7 @@ class Node:
     def __init__(self, name: str, run: Run) -> None:
         self.name = name
         self.failures: list[BaseException] = []
-        self.recorder = Recorder(run.settings, run.flow.name, name)
+        self.recorder = RunRecorder(run.settings, run.flow.name, name)
         self.endpoint = Endpoint(beat_s=run.settings.beat_s, silence_s=run.settings.silence_s)
         self.engines = SmallEngines(run.flow, run.settings)
         self.actor = Actor(name, self.failures.append)
@@ -125,7 +125,7 @@ class Gateway:
         self.failures: list[BaseException] = []
         self.run = run
         self.stats_of: dict[str, Mapping[str, Any]] = {}
-        self.recorder = Recorder(run.settings, run.flow.name, GATEWAY)
+        self.recorder = RunRecorder(run.settings, run.flow.name, GATEWAY)
         self.endpoint = Endpoint(beat_s=run.settings.beat_s, silence_s=run.settings.silence_s)
         self.actor = Actor(GATEWAY, self.failures.append)
         self.delivery = Delivery(run.flow, run.settings.path, self._delivered, self.failures.append)

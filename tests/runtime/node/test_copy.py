@@ -30,7 +30,7 @@ from understudy.history.records import HandedRecord, InstalledRecord, ProducedRe
 from understudy.runtime.node.copy import CopyParts, HostedCopy
 from understudy.runtime.node.mover import PURPOSE, StateFetch, send_state
 from understudy.runtime.node.pace import Pace
-from understudy.runtime.recording import Recorder
+from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted, Endpoint
@@ -47,7 +47,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.settings = RunSettings("run", "flow.py", str(folder), "")
-        self.recorder = Recorder(self.settings, "flow", "n1")
+        self.recorder = RunRecorder(self.settings, "flow", "n1")
         self.told: queue.Queue[Any] = queue.Queue()
         self.failures: list[BaseException] = []
         self.engines: list[SmallEngine] = []

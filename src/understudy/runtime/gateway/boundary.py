@@ -33,7 +33,7 @@ from understudy.runtime.hosting import Hosting
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.partitioning import host_for
 from understudy.runtime.payload import encode
-from understudy.runtime.recording import Recorder
+from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.endpoint import Endpoint
 from understudy.runtime.transport.wire import Frame
@@ -83,7 +83,7 @@ class Boundary(Hosting):
         surroundings: Surroundings,
         *,
         flow: Flow,
-        recorder: Recorder,
+        recorder: RunRecorder,
         recovered: Sequence[SealedBucket],
         delivered: Mapping[str, BucketId],
     ) -> None:

@@ -32,7 +32,7 @@ from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.partitioning import controller_for
 from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.process import Ending, finished_file, ready_file
-from understudy.runtime.recording import Recorder
+from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted, Endpoint
@@ -52,7 +52,7 @@ class Gateway:
         self._ending = ending
         self._ready = ready_file(settings.path, NAME)
         self._flow = load(settings.flow_path)
-        self._recorder = Recorder(settings, self._flow.name, NAME)
+        self._recorder = RunRecorder(settings, self._flow.name, NAME)
         self._stats = _Stats(self._flow.bucket_us)
         self._members: list[str] = []
         self._actor = Actor("boundary", ending.fail)

@@ -39,7 +39,7 @@ from understudy.runtime.ingest.state import IngestState
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class PushAccepted:
     """A push was taken in, or had been before. Acknowledge it after `commit(position)`."""
 
     duplicate: bool
@@ -108,7 +108,7 @@ class Ingest:
         *,
         now_us: int,
         stream: bytes | memoryview | None = None,
-    ) -> Accepted:
+    ) -> PushAccepted:
         """Take in rows of the source's schema (see `rows.to_table`), or refuse them whole with a RowError.
 
         `now_us` is the wall clock's time. `note` is any JSON value; `last` gives it back, also after a crash.
@@ -119,7 +119,7 @@ class Ingest:
             if source in self._silences:
                 self._silences[source].heard()
             if self._state.clients.is_repeat(source, client, sequence):
-                return Accepted(duplicate=True, late=0, position=self._log.appended)
+                return PushAccepted(duplicate=True, late=0, position=self._log.appended)
             if stamper.closed:
                 raise RowError(f"source {source!r} was closed: it takes no more rows in this run.")
             expected = self._flow.sources[source].arrow_schema
@@ -136,7 +136,7 @@ class Ingest:
             position = self._log.append(Record(RecordKind.PUSH, head, body))
             self._queue(position, self._state.take_in(head, judged))
             self.rows_taken += table.num_rows
-            return Accepted(duplicate=False, late=judged.late, position=position)
+            return PushAccepted(duplicate=False, late=judged.late, position=position)
 
     def tick(self, now_us: int, deaf: Collection[str] = ()) -> None:
         """The monotonic clock shows `now_us`: sources that are silent for their idle time go on.

@@ -29,7 +29,7 @@ from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.copy import CopyParts, HostedCopy, Lent
 from understudy.runtime.node.mover import PURPOSE, StateFetch, request_of, send_state
 from understudy.runtime.node.pace import Pace
-from understudy.runtime.recording import Recorder
+from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted, Endpoint, NotYet
@@ -52,7 +52,7 @@ class Copies(Hosting):
         flow: Flow,
         engines: FlowEngines,
         folder: Path,
-        recorder: Recorder,
+        recorder: RunRecorder,
         address_of: Callable[[str], str | None],
         tell: Callable[[Report], None],
         on_failure: Callable[[BaseException], None],

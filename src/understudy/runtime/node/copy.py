@@ -39,7 +39,7 @@ from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.mover import StateFetch
 from understudy.runtime.node.pace import Pace
 from understudy.runtime.node.worker import Shares, Worker, WorkerStats
-from understudy.runtime.recording import Recorder
+from understudy.runtime.recording import RunRecorder
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class HostedCopy:
     """One copy in its seat. Public methods that do not say otherwise belong to the actor."""
 
     def __init__(
-        self, copy: Copy, epoch: int, hosting: Hosting, recorder: Recorder, parts: CopyParts
+        self, copy: Copy, epoch: int, hosting: Hosting, recorder: RunRecorder, parts: CopyParts
     ) -> None:
         self.copy = copy
         self.epoch = epoch

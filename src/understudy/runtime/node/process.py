@@ -26,7 +26,7 @@ from understudy.runtime.node.warming import warm_up
 from understudy.runtime.partitioning import controller_for, host_for
 from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.process import Ending, ready_file
-from understudy.runtime.recording import Recorder
+from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.endpoint import Endpoint
 
@@ -53,7 +53,7 @@ class Node:
             # Of earlier incarnations, which are dead.
             shutil.rmtree(former, ignore_errors=True)
         self._flow = load(settings.flow_path)
-        self._recorder = Recorder(settings, self._flow.name, self.name)
+        self._recorder = RunRecorder(settings, self._flow.name, self.name)
         self._endpoint = Endpoint(settings.host, beat_s=settings.beat_s, silence_s=settings.silence_s)
         session(
             master=settings.master,

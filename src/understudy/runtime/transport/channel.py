@@ -39,7 +39,7 @@ RUN_FRAMES_MAX = 4_096
 _BEAT = Frame({"kind": "beat"})
 
 
-class Writer(Protocol):
+class FlightWriter(Protocol):
     """What both ends of Flight offer for writing."""
 
     def write_metadata(self, metadata: bytes) -> None: ...
@@ -125,7 +125,7 @@ class Channel:
 
     # --- the two threads of a channel --------------------------------------------------------------------
 
-    def write_until_closed(self, writer: Writer) -> None:
+    def write_until_closed(self, writer: FlightWriter) -> None:
         """Write what is queued, and beats, until the channel closes."""
         try:
             # The first beat tells the other side that it was let in.
@@ -184,7 +184,7 @@ class Channel:
             self.close(f"a message could not be handled: {type(error).__name__}")
 
 
-def _write(writer: Writer, frame: Frame) -> None:
+def _write(writer: FlightWriter, frame: Frame) -> None:
     batch = frame.batch()
     if batch is None:
         writer.write_metadata(frame.metadata())

@@ -14,7 +14,7 @@ from understudy.core.bucket import NOTHING, BucketId
 from understudy.engine.query import Input
 
 
-class Edge:
+class InputQueue:
     """Rows in bucket order. `through`: how far the stream is complete here."""
 
     def __init__(self, given: Input, width_us: int) -> None:
