@@ -75,7 +75,7 @@ class Ports(Protocol):
         """Forget that snapshot."""
 
     def report(self, report: Report) -> None:
-        """Tell the controller, sooner or later, exactly this."""
+        """Report this to the controller, sooner or later."""
 
     def timer(self, key: Hashable, delay_ms: int) -> None:
         """`TimerFired(key)` follows after the delay, unless the timer is set again before."""

@@ -1,15 +1,15 @@
 """What all machines share: one way in, and a story to tell when something is wrong.
 
-A machine is a participant of a protocol. `handle(event)` is the only thing that changes it, and it answers
-with the instructions that a driver must carry out, in order. A machine has no clock, no thread, no I/O and
-no randomness, so the simulator and a real process drive the very same objects.
+A machine is a participant of a protocol. Only `handle(event)` changes it, and it answers with the
+instructions that a driver must carry out, in order. A machine has no clock, no thread, no I/O and no
+randomness, so the simulator and a real process drive the very same objects.
 
 An event that the protocol does not allow raises and leaves no trace: every machine first decides, then
 changes.
 
 The two machines that a process drives, the host and the controller, keep a **story**: their last events, each
 with a number. The number travels with every parcel as its *cause*, so the stories of two processes can be
-read side by side. A story holds no rows: a run of buckets is told by its numbers.
+read side by side. A story holds no rows: it shows a run of buckets by its numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 from understudy.core.errors import BrokenInvariant, PeerError
 
-#: How many of its last events a machine can tell of.
+#: How many of its last events a machine keeps in its story.
 STORY_EVENTS_MAX = 32
 
 Event = TypeVar("Event")

@@ -1,6 +1,6 @@
 """Timers: how a machine without a clock waits.
 
-A machine asks for `SetTimer(key, delay_ms)` and is told `TimerFired(key)` when that time has passed.
+A machine asks for `SetTimer(key, delay_ms)` and gets `TimerFired(key)` when that time has passed.
 Setting a timer under a key that is set already replaces it. A machine that no longer cares lets the timer
 fire and looks at its own state: nothing is ever cancelled, so nothing can be cancelled too late.
 """

@@ -1,6 +1,6 @@
-"""An edge: rows of complete buckets on their way into a fragment, from a source or from another fragment.
+"""The queue of one input of a fragment: rows of complete buckets, from a source or from another fragment.
 
-They wait where another input of the fragment is behind.
+Rows wait in it while another input of the fragment is behind.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The engine of one copy: the fragments of a segment, each on a Spark query of its own.
 
-A fragment takes what all of its inputs have completed. Between two fragments of the segment lies an `InputQueue`,
-and what passes it stays inside. What a fragment has for consumers outside, partitions of other segments or
-sinks, leaves as soon as the fragment is done with it: before the fragments that read it have run, and without
+A fragment takes the buckets that all of its inputs have completed. Rows between two fragments of the segment
+pass through an `InputQueue` and stay inside. Output for consumers outside, partitions of other segments or
+sinks, leaves as soon as its fragment is done with it: before the fragments that read it have run, and without
 regard to other sinks. Fragments of which neither reads the other, directly or through others, run side by
 side where Spark has more than one core.
 
-Edges and the states of all fragments are one snapshot.
+The input queues and the states of all fragments are one snapshot.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class SegmentEngine:
                     unfinished.discard(name)
 
     def _passed_on(self, name: str, advanced: Advanced) -> Output | None:
-        """Lay what a fragment has completed on the queues inside; returns it for the consumers outside."""
+        """Put a fragment's completed output into the queues inside; returns it for the consumers outside."""
         for (_, given), queue in self._queues.items():
             if given == name:
                 queue.add((advanced.rows[number] for number in sorted(advanced.rows)), advanced.through)

@@ -2,23 +2,24 @@
 
 An inlet takes data from one copy, the *sender*, by choice the one in its own dataflow. It asks a copy to send
 by `Reverse(n)`, "I have everything through n", and to stop by `Pause`. It acknowledges to every copy, by one
-number, what it has handed to its engine. What it has received and not handed on is not acknowledged, so it is
-in no checkpoint, and nothing needs to be drained before one is taken: that is what the paper's distributed
-pause before state movement is for.
+number, what it has handed to its engine. Buckets that it has received and not handed on are unacknowledged
+and in no checkpoint, so nothing needs to be drained before a checkpoint is taken. The paper's distributed
+pause before a state movement serves that purpose.
 
-*Probing.* When the copy in its own dataflow is connected and another one sends, the inlet asks its own as
-well and goes on with the other: a newcomer may be behind, and waiting for it would be a silence. Buckets
-that the newcomer sends and that are here already are left out. With the first bucket that is news it
-becomes the sender, and the other is asked to stop. Both were asked for everything after some number at or
-before what is here, and both have the same rows under the same numbers, so whichever brings the next
-bucket, nothing lies between.
+*Probing.* When the copy in its own dataflow is connected and another copy sends, the inlet also asks its own
+copy to send and goes on with the other: a newcomer may be behind, and waiting for it would be a silence. The
+inlet drops buckets from the newcomer that it has already received. With the first bucket that is new here,
+the newcomer becomes the sender, and the other copy is asked to stop. The inlet asked both for everything
+after a number at or before its position, and both have the same rows under the same numbers; so there is no
+gap, whichever of them brings the next bucket.
 
-A copy that is asked to stop answers `Paused`, and all that comes from it before that answer is ignored: it
-may have been asked again meanwhile, and what it sent on the first request would leave a gap before what it
-sends on the second. A connection that is made anew carries none of that, so no answer is awaited on it.
+A copy that is asked to stop answers `Paused`, and the inlet ignores all that comes from it before that
+answer: the copy may have been asked again meanwhile, and there would be a gap between what it sent on the
+first request and what it sends on the second. A new connection carries nothing of the old one, so the inlet
+awaits no answer on it.
 
-*Take-over.* When the sender is gone, by a broken connection or because the controller says so, another copy
-is asked for the rest. Numbers rise, so nothing is taken twice whichever copy sends.
+*Take-over.* When the sender is gone, by a broken connection or because the controller says so, the inlet asks
+another copy for the rest. Numbers rise, so it takes nothing twice, whichever copy sends.
 
 *Catch-up of a producer.* A newcomer that has its state keeps or will produce all that this consumer has not
 acknowledged: the buffer it was given was that of a live copy, whose floor for this consumer was at or below
@@ -161,7 +162,7 @@ class Inlet:
 
     def _choose_sender(self) -> list[Send | Take]:
         """Keep the sender there is, else take the probed copy, else ask another; probe the own copy."""
-        told: list[Send | Take] = []
+        asked: list[Send | Take] = []
         if self.sender is None and self.probed is not None:
             self.sender, self.probed = self.probed, None
         if self.sender is None and self.attached:
@@ -169,11 +170,11 @@ class Inlet:
             active = [r for r in self.attached if self.status[r] is Status.ACTIVE]
             self.sender = self.own if self.own in (active or self.attached) else min(active or self.attached)
             assert self.sender is not None
-            told += self._ask(self.sender)
+            asked += self._ask(self.sender)
         if self.own is not None and self.own in self.attached and self.own not in (self.sender, self.probed):
             self.probed = self.own
-            told += self._ask(self.own)
-        return told
+            asked += self._ask(self.own)
+        return asked
 
     def _ask(self, replica: int) -> list[Send | Take]:
         self._heard[replica] = self.received

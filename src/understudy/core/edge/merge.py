@@ -1,12 +1,12 @@
 """The order-preserving merge of a consumer's inlets (Flux paper, section 4.1).
 
 A consumer has several producers, each of which sends its buckets in rising order: the partitions of the
-segments that it reads, and the sources. Bucket k is complete when every producer has sent k or something
-after it. What is handed on is complete, in order, and the same for all copies of the consumer, however the
-arrivals interleaved.
+segments that it reads, and the sources. Bucket k is complete when every producer has sent k or a later
+bucket. The merge hands on complete buckets in order, the same ones to all copies of the consumer, however
+the arrivals interleaved.
 
-The order of the parts within a bucket is that of their producers' names; what order rows then have is the
-engine's to make canonical.
+The parts of a bucket are in the order of their producers' names; the engine then puts the rows into a
+canonical order.
 """
 
 from __future__ import annotations

@@ -11,17 +11,16 @@ consumer as delivered, and takes acknowledgements from the other one alone. A co
 death would then lose what was on its way. Here every consumer acknowledges to every producer, by a single
 number, and a connection that is made again goes on from that number.
 
-*Take-over.* A consumer that is dead is no longer waited for. If none is left, everything is kept: a full
-buffer stops the producer, a dropped bucket is gone. A consumer whose producer is dead asks this one by
-`Reverse`; the buffer leaves out what it has.
+*Take-over.* The outlet no longer waits for a dead copy of the consumer. If none is alive, it keeps
+everything: a full buffer stops the producer, but a dropped bucket would be gone for good. A consumer whose
+producer is dead asks this one by `Reverse`; the outlet leaves out the buckets that the consumer has.
 
 *Catch-up of a consumer.* From the moment that a view seats a newcomer (`Avail`), the outlet keeps for it all
-that some live copy has not acknowledged. That is enough, with no further word about checkpoints. The copy
-that lends its state takes its snapshot after it has seen that view, and says nothing without telling the view
-first; so when `Avail` is handled here, the lender has acknowledged at most what the snapshot holds. The
-newcomer then attaches with the number that its state holds, and is sent the rest. The paper lets both copies
-name the checkpoint's version to every neighbour (csync, psync) because its acknowledgements are counted one
-by one; see docs/catch-up.md.
+that some live copy has not acknowledged. That is enough, with no agreement on a checkpoint. The lender, the
+copy that lends its state, takes its snapshot after it has seen that view, and sends the view ahead of
+everything else; so when `Avail` is handled here, the lender has acknowledged at most what the snapshot holds.
+The newcomer then attaches with the number that its state holds, and is sent the rest. docs/catch-up.md says
+why the paper needs more.
 
 *Catch-up of the producer itself.* The outlet's buffer moves with the state of its partition. No consumer has
 asked the newcomer yet, so it sends nothing until one does.

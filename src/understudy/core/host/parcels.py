@@ -2,9 +2,9 @@
 
 Between two processes there is one connection, however many copies sit at its two ends. An **edge** is the
 part of it that belongs to one producer and one consumer. The consumer opens it (`Attach`) and the producer
-answers (`Welcome`); the number of that attempt is named by everything that follows over the edge, so that
-the rest of an earlier attempt is known for what it is. A copy that has its state says that it is `Here`,
-for consumers that tried before.
+answers (`Welcome`); everything that follows over the edge names the number of that attempt, so that
+leftovers of an earlier attempt are recognised. A copy that has its state says that it is `Here`, for
+consumers that tried before.
 
 A view goes ahead of everything that its sender does because of it (`Relay`).
 """

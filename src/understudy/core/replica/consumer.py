@@ -1,12 +1,12 @@
 """Consumer: the bottom of a copy (the paper's F-Cons, section 5): an inlet for every producer partition, the
 merge of what they bring, and the engine's next group.
 
-It hands a group to the engine when that stands still, and acknowledges the group just before. So whenever the
-engine stands still, what has been acknowledged is exactly what its state holds, for every producer the same
-number, and a checkpoint is the engine's state and that one number.
+It hands a group to the engine when the engine stands still, and acknowledges the group just before that. So
+whenever the engine stands still, its state holds exactly the input that was acknowledged, through the same
+number for every producer, and a checkpoint is the engine's state and that one number.
 
-A *sink* is a consumer whose engine writes to the outside. It must be able to start again after a crash from
-what was written, so it acknowledges a group only when that is processed.
+A *sink* is a consumer whose engine writes to the outside. After a crash it must go on from what was written,
+so it acknowledges a group only when the group is processed.
 """
 
 from __future__ import annotations
@@ -109,5 +109,5 @@ class Consumer:
             ahead = self.acks_when_processed and self.busy
             require(
                 inlet.taken == self.handed or (ahead and inlet.taken < self.handed),
-                f"{inlet.name} was told {inlet.taken}, not {self.handed}",
+                f"{inlet.name} acknowledged {inlet.taken}, not {self.handed}",
             )

@@ -77,7 +77,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The state has arrived whole and the engine has started from it."""
+    """The state has arrived completely and the engine has started from it."""
 
     attempt: int
     state: CopyState

@@ -8,14 +8,14 @@ partition at a time, so a lender has at most one borrower.
     Fetch(v)         ◀─────────  Offer(attempt 1, v): the snapshot is kept until the borrower is done
     Installed or FetchFailed
 
-A request is repeated until it is answered: the lender may not have its own state yet, and a connection may
-break. A lender that keeps a snapshot for that very request offers it again. What concerns an earlier attempt
-is ignored: an offer that comes late, a fetch that ends after it was given up. A lender that is asked for a
-later attempt, or by the next borrower, drops the snapshot it kept and takes another.
+The borrower repeats its request until it is answered: the lender may not have its own state yet, and a
+connection may break. A lender that keeps a snapshot for that very request offers it again. Messages of an
+earlier attempt are ignored: an offer that comes late, a fetch that ends after it was given up. A lender that
+is asked for a later attempt, or by the next borrower, drops the snapshot it kept and takes another.
 
-A fetch that fails is tried again, from another lender if there is one, at most `FETCHES_MAX` times: a full
-disk or a damaged file does not get better by itself, and each attempt costs the lender a snapshot. Then the
-borrower gives up, which costs its seat and nothing else on its node.
+The borrower retries a fetch that failed, from another lender if there is one, at most `FETCHES_MAX` times: a
+full disk or a damaged file does not get better by itself, and each attempt costs the lender a snapshot. Then
+the borrower gives up, which costs its seat and nothing else on its node.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Lending:
             # The borrower repeats its request.
             return []
         if self.wanted is not None or self.unwanted:
-            # Another request came meanwhile and gets a snapshot of its own, or nobody waits any more.
+            # Another request came meanwhile and gets a snapshot of its own, or no standby waits any more.
             return [DropSnapshot(event.version)]
         self.lent = request
         return [KeepSnapshot(state), self._offer(request)]

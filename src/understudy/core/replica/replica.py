@@ -5,10 +5,10 @@ A checkpoint is the engine's state, the number that the consumer stands at, and 
 one moment: the engine stands still from the snapshot's beginning to its end.
 
 A newcomer has caught up when it is connected to every active copy of every neighbour, and when its engine
-holds all that had been put out when they were connected, as far as every producer had come: what one of them
-has ahead of the others waits for them. To be connected is enough for the rest: a
-producer that has let a newcomer in keeps everything after the number that the newcomer named. Neighbours come
-and go meanwhile, so the question is asked again whenever something changes.
+holds the output that the producers had put out when they were connected, as far as the slowest producer had
+come: what a faster one has ahead waits in the merge. For the rest a connection is enough: a producer that has
+let a newcomer in keeps everything after the number that the newcomer named. Neighbours come and go meanwhile,
+so the copy checks this again whenever something changes.
 """
 
 from __future__ import annotations

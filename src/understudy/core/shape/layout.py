@@ -7,7 +7,7 @@ in one partition has its replicas on the first nodes.
 *Mirrored* (section 4.2, cluster pairs): the nodes are as many groups as there are replicas, and each group
 runs the whole flow.
 
-No node has two copies of one partition. A layout of one's own is fine as long as that holds.
+No node has two copies of one partition. Any other layout is accepted as long as that holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Partitions and their copies: the names in which a running flow is spoken of.
+"""Partitions and their copies: the names of the parts of a running flow.
 
 A flow runs as **segments**: a segment is one fragment, or several connected ones that run in one engine. A
 **partition** is one share of a segment, and it has one **copy** for each replica that the policy asks for. A

@@ -80,7 +80,7 @@ class Topology:
         return found
 
     def producers(self, partition: Partition) -> tuple[Partition, ...]:
-        """Whose output this partition takes."""
+        """The partitions whose output this partition takes."""
         return self._producers.get(partition, ())
 
     @cached_property
@@ -92,7 +92,7 @@ class Topology:
         return {partition: tuple(above) for partition, above in found.items()}
 
     def consumers(self, partition: Partition) -> tuple[Partition, ...]:
-        """Who takes this partition's output."""
+        """The partitions that take this partition's output."""
         return self._consumers.get(partition, ())
 
     def copies(self, replicas: int) -> tuple[Copy, ...]:

@@ -1,1 +1,1 @@
-"""Who sits where: views, and the controller that decides them."""
+"""Which node sits in which seat: views, and the controller that decides them."""

@@ -1,4 +1,4 @@
-"""The controller: who sits where, and who comes next (Flux 2.2 and 3.2.1). A `View` says what was decided.
+"""The controller decides which node sits in which seat (Flux 2.2 and 3.2.1). A `View` holds its decision.
 
     first view          enough nodes are members: every seat is filled, with nothing to catch up
     a node is lost      its seats are DEAD, in one view
@@ -6,22 +6,22 @@
     a standby           becomes ACTIVE when it has caught up, DEAD when its state cannot come
     all seats DEAD      of one partition: lost, for good
 
-*Who may be buried.* A node's seats are DEAD when it leaves the membership, or when it is suspected in any of
-them, as long as another seat of the partition is ACTIVE, on a node that has not left. They die in one view:
-what died together recovers bottom-up. The last holder of a partition's state, which may be a standby whose
-lender is gone, is not buried on suspicion:
-a broken connection is mended, a declared death is not. Nor is it buried at once when its session ends,
-because a process that only slept comes back under its name: it is given `grace_ms`.
+*Which node may be buried.* A node's seats are DEAD when it leaves the membership, or when it is suspected in
+any of them, as long as another seat of the partition is ACTIVE, on a node that has not left. They die in one
+view: seats that died together recover bottom-up. The last holder of a partition's state, which may be a
+standby whose lender is gone, is not buried on suspicion: a broken connection is mended, a declared death is
+not. Nor is it buried at once when its session ends, because a process that only slept comes back under its
+name: it is given `grace_ms`.
 
-When the last ACTIVE dies while another seat is STDBY, the standby stays: it may already have all that it
-needs. Then it catches up, or says that it cannot.
+When the last ACTIVE copy dies while another seat is STDBY, the standby stays: it may already have all that it
+needs. Then it catches up, or reports that it cannot.
 
 *Bottom-up.* While a standby of some level is catching up, none of another level is seated; of several levels
 with DEAD seats that can be filled the lowest comes first. Partitions of one level recover side by side, and
 one partition's seats one after the other.
 
-*Who is chosen.* The node that an operator wants there; else the one with the fewest copies. A node that
-held the seat last, or that was suspected and has not left yet, is chosen only if there is no other.
+*Which node is chosen.* The node that an operator wants there; else the one with the fewest copies. A node
+that held the seat last, or that was suspected and has not left yet, is chosen only if there is no other.
 
 *Wishes* of an operator are stored in the view. A wish costs no seat until its turn has come: a copy that is
 to leave is declared dead, for its seat alone, only when no level is catching up and all seats of its
@@ -30,12 +30,12 @@ when they have become impossible: the node left, is drained, holds another copy,
 
 *Isolated replicas* (the paper's cluster pairs, section 4.2) are the baseline: one dead copy makes all
 copies of its replica useless, since nothing coordinates what they say to each other. They die in one view,
-and nobody is seated again.
+and no standby takes their seats.
 
 Every decision is one view with an epoch one higher. What the machine does next depends only on the stored
-view and on the members, so a new leader goes on from the last published view. It seats nobody until it has
-heard of every node that this view names, that it is a member or that it left; until then it cannot tell who
-is free. An event that does not fit the current view is old news and changes nothing.
+view and on the members, so a new leader goes on from the last published view. It fills no seat until it knows
+of every node that this view names whether it is a member or has left; until then it cannot tell which nodes
+are free. An event that does not fit the current view is old news and changes nothing.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Controller(Machine[ControllerEvent, Decision]):
     def _replaceable(self, copy: Copy) -> bool:
         """Whether the partition's state is safe without this copy."""
         others = [r for r in range(self.replicas) if r != copy.replica]
-        # With isolated replicas the whole replica dies with it, so another one must be active as a whole.
+        # With isolated replicas all copies of the replica die with it, so all of another must be active.
         needed = self._current.partitions if self.isolated else (copy.partition,)
         return any(all(self._is_safe(Copy(partition, r)) for partition in needed) for r in others)
 
@@ -235,7 +235,7 @@ class Controller(Machine[ControllerEvent, Decision]):
             before = changed.get(copy.partition, view.partitions[copy.partition])
             seat = before.seats[copy.replica]
             if seat.status is Status.STDBY and wanted.get(copy) == seat.node:
-                # It was tried there, and trying for ever would keep the partition from being whole.
+                # It failed there once; retrying for ever would leave the partition a copy short.
                 del wanted[copy]
             alive = any(each.alive for r, each in enumerate(before.seats) if r != copy.replica)
             lost = None if alive else f"No copy holds the state any more: {copy} on {seat.node} {reason}."
@@ -247,7 +247,7 @@ class Controller(Machine[ControllerEvent, Decision]):
 
     def _move(self, copy: Copy, node: str) -> list[Decision]:
         if self.view is not None and self.view.wanted.get(copy) == node:
-            # Said twice.
+            # The operator repeats a wish.
             return []
         why = self._why_not(copy, node)
         if why is not None:
@@ -294,7 +294,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         if self.view is None:
             return [Declined("the flow has not begun yet")]
         if node in self.view.drained:
-            # Said twice.
+            # The operator repeats a wish.
             return []
         if (why := self._no_changes()) is not None or (why := self._no_member(node)) is not None:
             return [Declined(why)]
@@ -383,7 +383,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         return filled
 
     def _choice(self, copy: Copy, load: Mapping[str, int]) -> str | None:
-        """Who takes a dead seat."""
+        """The node that takes a dead seat."""
         wanted, last = self._current.wanted.get(copy), self._current.seat(copy).node
 
         def rank(node: str) -> tuple[bool, bool, int, int]:
@@ -393,7 +393,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         return min(self.eligible(copy), key=rank, default=None)
 
     def _empty(self, level: Sequence[Partition]) -> dict[Partition, Seats]:
-        """Take one seat of each whole partition that is to move, and can."""
+        """Empty one seat that is to move in each partition whose copies are all active."""
         view = self._current
         emptied: dict[Partition, Seats] = {}
         for copy in (Copy(partition, r) for partition in level for r in range(self.replicas)):
@@ -409,7 +409,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         return emptied
 
     def eligible(self, copy: Copy) -> list[str]:
-        """Who could take the seat from its holder, in joining order."""
+        """The nodes that could take the seat from its holder, in joining order."""
         view = self._current
         taken = {seat.node for seat in view.partitions[copy.partition].seats if seat.alive}
         return [node for node in self.members_in_order if node not in view.drained and node not in taken]

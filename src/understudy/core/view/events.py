@@ -1,7 +1,7 @@
-"""What the controller is told, and what it answers.
+"""The events that the controller takes, and the decisions that it answers with.
 
-Members come and go. Reports name the seat by its epoch, so that word about a former occupant never hits its
-successor. Operators move copies and drain nodes; they may be declined.
+Members come and go. Reports name the seat by its epoch, so that a report about a former occupant never hits
+its successor. Operators move copies and drain nodes; the controller may decline.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class MoveCopy:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """An operator wants nothing to sit on this node any more."""
+    """An operator wants this node to be empty."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class Undrain:
-    """An operator has nothing against this node any more."""
+    """An operator lets this node hold copies again."""
 
     node: str
 

@@ -1,4 +1,4 @@
-"""The view: who sits where, as the controller last decided it.
+"""The view: which node sits in which seat, as the controller last decided it.
 
 A partition has as many **seats** as the policy asks for replicas; a copy sits in each, on some node. The
 controller alone changes the seating. Every decision makes one `View` of the whole flow, one epoch higher than
@@ -85,6 +85,7 @@ class Seats:
 
     @property
     def whole(self) -> bool:
+        """Whether every seat is ACTIVE."""
         return all(seat.status is Status.ACTIVE for seat in self.seats)
 
 
@@ -138,7 +139,7 @@ class View:
 
     @property
     def nodes_named(self) -> frozenset[str]:
-        """Whose coming and going matters to this view: nodes with a living seat, and nodes in wishes."""
+        """The nodes whose coming and going matters: those with a living seat, and those in wishes."""
         return frozenset({*self.load, *self.drained, *self.wanted.values()})
 
     def seat(self, copy: Copy) -> Seat:
@@ -180,14 +181,14 @@ class View:
             for p, seats in self.partitions.items()
             if since is None or since.partitions.get(p) != seats
         ]
-        whole = {
+        fields = {
             "epoch": self.epoch,
             "partitions": partitions,
             "drained": sorted(self.drained),
             "wanted": [[str(copy), node] for copy, node in self.wanted.items()],
             **({} if since is None else {"since": since.epoch}),
         }
-        return json.dumps(whole, separators=(",", ":"))
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes, known: Mapping[int, View] = MappingProxyType({})) -> View:
@@ -200,23 +201,23 @@ class View:
             raise PeerError(f"this is not a view: {text[:200]!r} ({error})") from error
 
 
-def _parsed(whole: Any, known: Mapping[int, View]) -> View:
-    if set(_typed(whole, dict)) - {"since"} != {"epoch", "partitions", "drained", "wanted"}:
-        raise ValueError(f"fields are {sorted(whole)}")
+def _parsed(fields: Any, known: Mapping[int, View]) -> View:
+    if set(_typed(fields, dict)) - {"since"} != {"epoch", "partitions", "drained", "wanted"}:
+        raise ValueError(f"fields are {sorted(fields)}")
     partitions: dict[Partition, Seats] = {}
-    if "since" in whole:
-        if whole["since"] not in known:
-            raise ValueError(f"it tells the changes since {whole['since']}, which is not known here")
-        partitions.update(known[whole["since"]].partitions)
-    for name, index, epoch, seats, lost in _typed(whole["partitions"], list):
+    if "since" in fields:
+        if fields["since"] not in known:
+            raise ValueError(f"it holds the changes since {fields['since']}, which is not known here")
+        partitions.update(known[fields["since"]].partitions)
+    for name, index, epoch, seats, lost in _typed(fields["partitions"], list):
         read = tuple(
             Seat(_typed(node, str), _typed(since, int), Status(status)) for node, since, status in seats
         )
         reason = None if lost is None else _typed(lost, str)
         partitions[Partition(_typed(name, str), _typed(index, int))] = Seats(_typed(epoch, int), read, reason)
-    drained = frozenset(_typed(node, str) for node in _typed(whole["drained"], list))
-    wanted = {Copy.of(copy): _typed(node, str) for copy, node in _typed(whole["wanted"], list)}
-    return View(_typed(whole["epoch"], int), partitions, drained, wanted)
+    drained = frozenset(_typed(node, str) for node in _typed(fields["drained"], list))
+    wanted = {Copy.of(copy): _typed(node, str) for copy, node in _typed(fields["wanted"], list)}
+    return View(_typed(fields["epoch"], int), partitions, drained, wanted)
 
 
 def _typed(value: Any, kind: type) -> Any:
