@@ -1,1 +1,1 @@
-"""One fragment, and a whole flow, on Spark Structured Streaming."""
+"""Fragments, and the flow that they make, on Spark Structured Streaming."""

@@ -2,8 +2,8 @@
 
 Starting a Spark session loads and links thousands of classes. Java 25 can store the outcome of one run and
 give it to the next. The training run is a real one: a session, a stateless query and a stateful one through
-this engine, so that their classes are in the cache. It is made once, at set-up, and used by every JVM
-started afterwards; without it everything works and only starts slower.
+this engine, so that their classes are in the cache. Set-up makes the cache once, and every JVM started
+afterwards uses it; without it everything works and only starts slower.
 
 A cache fits one Java and one set of jars, so its name holds both versions. It is written beside its final
 place and renamed into it, because a JVM may start at any time.

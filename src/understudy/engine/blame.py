@@ -2,7 +2,7 @@
 
 A flow that is wrong is wrong on every replica, so the run ends and says why. A machine whose disk is full or
 whose Python worker was killed is one machine: it counts as dead, and the others go on. Spark raises the same
-kind of exception for both, so one has to look at what that was caused by.
+kind of exception for both, so this file looks at the exception's causes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _MACHINE = re.compile(
 _OWN_SOURCE = re.compile(r'File "[^"]*understudy[/\\]engine[/\\]source\.py"')
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+: .+)$", re.MULTILINE)
 
-#: Of a long message its beginning and its end are told: where a function failed, and how.
+#: Of a long message the beginning and the end are kept: where a function failed, and how.
 LINES_FIRST, LINES_LAST = 4, 2
 
 
 def machines_fault(problem: PySparkException) -> str | None:
     """What was wrong with the machine, if another one may well succeed with the same rows; or else None."""
-    told = (problem._stackTrace if isinstance(problem, CapturedException) else None) or str(problem)
-    found = _MACHINE.search(told) or _OWN_SOURCE.search(told)
+    text = (problem._stackTrace if isinstance(problem, CapturedException) else None) or str(problem)
+    found = _MACHINE.search(text) or _OWN_SOURCE.search(text)
     if found is None:
         return None
-    causes = _CAUSE.findall(told)
+    causes = _CAUSE.findall(text)
     return str(causes[-1]) if causes else found.group().strip()
 
 

@@ -1,4 +1,4 @@
-"""Who takes a fragment's output outside its segment, and what share of it each takes.
+"""The consumers of a fragment's output outside its segment, and the share of it that each takes.
 
 A sink takes every row, and so does a consumer with one partition: all of these get the same table. To a
 consumer with several partitions rows are dealt out by the numbers that came out of the query itself (see

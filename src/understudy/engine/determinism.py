@@ -1,8 +1,8 @@
 """Refuses what would make two replicas differ, and what cannot run here.
 
-A fragment's output must be a function of its input alone. Whatever asks for chance, for the clock, or for
-where a row happens to be processed is found in the analysed plan and refused by name. So is a watermark of
-the user's own: time in a flow is sealed by the flow, and a second watermark would drop rows by a rule that
+A fragment's output must be a function of its input alone. An expression that depends on chance, on the clock,
+or on where Spark happens to process a row is found in the analysed plan and refused by name. So is a
+watermark of the user's own: the flow itself seals time, and a second watermark would drop rows by a rule that
 the replicas do not share.
 
 `dropDuplicatesWithinWatermark` is refused because a flow's watermark has no delay: it is the boundary of what

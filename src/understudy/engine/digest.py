@@ -7,8 +7,8 @@ only: not chunks, not buffers' offsets, not what happens to lie in memory under 
 Floating-point values come last in the order and can be left out of the digest: sums of floats depend on the
 order of additions in their last digits (see `grouping`), and that is no divergence. Without them the digest
 still covers the number of rows, every other column, the other fields of a struct that has such values, and
-how many values are null. A list or a map with such values inside is left out whole: what orders its rows may
-be just those last digits. For the same reason such a column orders rows only after all others.
+how many values are null. A list or a map with such values inside is left out completely: its rows may be
+ordered by just those last digits. For the same reason such a column orders rows only after all others.
 """
 
 from __future__ import annotations

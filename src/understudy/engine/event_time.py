@@ -1,6 +1,6 @@
 """Event time in one expression: which columns carry it, how far they lag, and what bounds a comparison sets.
 
-The rules for whole operators are in `facts` and `extent`; here are the terms they are written in.
+The rules for operators are in `facts` and `extent`; here are the terms they are written in.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Here are the walk and the operators that keep nothing; those that keep state are
   greatest of several lags as the best of them, the least as the worst.
 - A union's column lags as the worst of those that it is made of.
 - A name that SQL's WITH has given stands for what it names, under other column numbers.
-- Whatever else makes new columns makes columns that are not followed.
+- The new columns of any other operator are not followed.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def _union(node: PlanNode, children: list[Stream]) -> Stream:
             times[number] = max(plain)
         elif found and all(isinstance(f, Window) for f in found) and found[0] is not None:
             times[number] = found[0]
-    whole = merged(children)
-    return replace(whole, output=first.output, times=times, mixed=len(live) > 1 or whole.mixed)
+    together = merged(children)
+    return replace(together, output=first.output, times=times, mixed=len(live) > 1 or together.mixed)
 
 
 _HANDLERS: dict[str, Callable[[PlanNode, list[Stream]], Stream]] = {

@@ -10,7 +10,7 @@ moves the watermark.
 A fragment with several inputs has one data source per input. Spark asks them one after the other; each is
 answered with the same group number, so they can never drift apart.
 
-The endpoint listens on loopback unless told otherwise; every call carries a random token.
+The endpoint listens on loopback unless another host is given; every call carries a random token.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupChannel:
         self._failure: BaseException | None = None
 
     def offer(self, group: int, tables: Mapping[str, pa.Table]) -> None:
-        """Let the query have `group`. It must be the one that follows the group it stands at."""
+        """Let the query have `group`, which must follow the group that the query stands at."""
         with self._changed:
             if self._asked != group - 1:
                 raise BrokenInvariant(
@@ -115,7 +115,7 @@ class GroupFeed(flight.FlightServerBase):  # type: ignore[misc]
         self._lock = threading.Lock()
 
     def options(self, channel: str) -> dict[str, str]:
-        """What a data source must be told to reach a channel."""
+        """The options with which a data source reaches a channel."""
         return {"address": self.address, "token": self.token, "channel": channel}
 
     def open(self, name: str) -> GroupChannel:

@@ -1,10 +1,10 @@
 """What in a plan depends on how buckets are grouped into micro-batches.
 
-A replica groups as it likes, so nothing of the grouping may show in the output. Most operators see to that
-themselves. Some do not: those that run a user's code over, or count, whatever one micro-batch holds, and
-aggregates whose value depends on the order of rows or on the order in which partial results were merged.
-The engine gives these one bucket per micro-batch. Sums of floating-point numbers are a case between: only
-their last digits differ, which is reported and accepted.
+Replicas group buckets differently, so the grouping must not show in the output. Most operators see to that
+themselves. Some do not: operators that run a user's code over the rows of one micro-batch, or count them, and
+aggregates whose value depends on the order of rows or on the order in which partial results were merged. The
+engine gives these one bucket per micro-batch. Sums of floating-point numbers lie in between: only their last
+digits differ, which is reported and accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from understudy.engine.plan import PlanNode
 
-#: Operators that run a user's code, or count rows, over whatever one micro-batch holds.
+#: Operators that run a user's code over the rows of one micro-batch, or count them.
 SENSITIVE_OPERATORS = {
     "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
     "FlatMapGroupsInPandas": "applyInPandas",

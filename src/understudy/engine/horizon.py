@@ -1,7 +1,7 @@
 """The horizon: the oldest input bucket that a fragment's current state may still depend on.
 
-It is what upstream may forget, and where a replay must begin. It follows from the boundary, which is the
-end of the last bucket taken in, and from the extent of the fragment's state (see `extent`).
+Upstream may forget everything before it, and a replay must begin there. It follows from the boundary, which
+is the end of the last bucket taken in, and from the extent of the fragment's state (see `extent`).
 """
 
 from __future__ import annotations

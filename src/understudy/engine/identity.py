@@ -1,4 +1,4 @@
-"""What a snapshot is of: which partition of which fragment, over which tables, and who its held rows are for.
+"""Whose state a snapshot is: partition and fragment, tables that were read, and consumers of held rows.
 
 A state goes on only where it belongs. In another partition it would hold keys that never come there and lack
 those that do; under another number of partitions, or other columns, the same number means other keys. And
@@ -79,7 +79,7 @@ class Identity:
 
 
 def require_same_tables(what: str, here: Mapping[str, str], there: Mapping[str, str]) -> None:
-    """Raise EnvironmentFailed unless the files of tables are the same here as where `there` was told."""
+    """Raise EnvironmentFailed unless the files of tables are the same here and where the state comes from."""
     for name in sorted({*here, *there}):
         if here.get(name) != there.get(name):
             table, _, file = name.partition("/")

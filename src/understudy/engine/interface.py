@@ -1,6 +1,6 @@
-"""What the rest of the system knows of an engine: buckets in, buckets out, snapshots.
+"""The interface of an engine to the rest of the system: buckets in, buckets out, snapshots.
 
-An engine runs one copy of one partition of a segment. It counts progress in buckets and promises two things.
+An engine runs one copy of one partition of a segment. It counts progress in buckets and makes two promises.
 What it puts into an output bucket depends on the sealed input buckets alone, not on how many of them one
 `advance` brought. And `through` is honest: no row of a bucket at or below it will ever come again.
 """

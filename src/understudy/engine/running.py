@@ -1,9 +1,9 @@
 """A streaming query from its start to its end.
 
-The query may be told to stop by another thread at any moment, also while it starts: a copy that loses its
-seat does not wait for its engine. In either order, nothing of the query stays behind. The starting thread
-sees that it was stopped before it opens the channel, or the channel is closed under it; and a query that
-Spark brought up meanwhile is ended by the thread that started it.
+Another thread may stop the query at any moment, also while it starts: a copy that loses its seat does not
+wait for its engine. In either order, nothing of the query stays behind. The starting thread sees that the
+query was stopped before it opens the channel, or the channel is closed under it; and a query that Spark
+brought up meanwhile is ended by the thread that started it.
 """
 
 from __future__ import annotations

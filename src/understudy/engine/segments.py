@@ -1,4 +1,4 @@
-"""A flow as segments: which fragments run in one engine, how often each segment is split, who feeds whom.
+"""A flow as segments: which fragments run in one engine, how often each is split, and which feeds which.
 
 A policy says what the **unit** of a flow's replication is:
 

@@ -1,8 +1,7 @@
 """One Spark session per process, started when it is first needed.
 
-The settings trade Spark's provisions for large, shared, long jobs against the fixed cost of a small micro-
-batch, which is this system's latency.
-Results depend on the first ones; the others only save time.
+The settings give up Spark's provisions for large, shared, long jobs to lower the fixed cost of a small
+micro-batch, which is this system's latency. Results depend on the first settings; the others only save time.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def session(
     java_home: str | Path | None = None,
     jvm_options: tuple[str, ...] = (),
 ) -> SparkSession:
-    """The process's session. The first call starts it; later calls return it, whatever their arguments.
+    """The process's session. The first call starts it; later calls return it and ignore their arguments.
 
     A trained ahead-of-time cache is used if there is one, unless `jvm_options` say otherwise.
     """

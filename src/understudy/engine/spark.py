@@ -2,15 +2,15 @@
 
 The query runs all the time, and nearly all of that time it stands still in its data sources, waiting for
 the next group (see `feed`). `advance` sets the watermark to the group's boundary, offers the group and
-waits until the query asks for the next one; in between, one micro-batch has run and is committed, and its
+waits until the query asks for the next one; by then one micro-batch has run and is committed, and its
 output was handed over as Arrow.
 
 Output rows are put into buckets by the fragment's declared time. Buckets that are complete leave at once.
 Rows ahead of them are held, and are part of a snapshot.
 
-Some operators' results depend on how buckets are grouped into micro-batches: code of the user's own that
-keeps state, mostly. The engine gives those one bucket at a time, and empty buckets too as long as the passing
-of time may do something to them.
+The results of some operators depend on how buckets are grouped into micro-batches, mostly of user code that
+keeps state. The engine gives those one bucket at a time, and empty buckets too for as long as the passing of
+time alone may close a window, drop a key or fire a timer.
 
 Where the output is dealt out to partitions of other fragments, its rows carry hidden columns that say where
 each goes (see `dealing`). They are part of what is held and of what leaves, but not of `schema`.
@@ -48,7 +48,7 @@ from understudy.engine.storing import link_checkpoint, read_rows, revive_checkpo
 from understudy.engine.times import times_of
 from understudy.flow.errors import ContractViolation, EnvironmentFailed, FlowError
 
-#: A state on disk: its folder, and what `SparkEngine.save` told of it.
+#: A state on disk: its folder, and what `SparkEngine.save` returned for it.
 Saved = tuple[Path, Mapping[str, Any]]
 
 
@@ -136,7 +136,7 @@ class SparkEngine:
         return self._query.facts.rounding
 
     def start(self, saved: Saved | None = None) -> None:
-        """Begin, from nothing or from a state whose files are known to be whole. Called once."""
+        """Begin, from nothing or from a state whose files have been verified. Called once."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             if saved is not None:

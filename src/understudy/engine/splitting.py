@@ -1,21 +1,21 @@
-"""Whether a fragment may be split into partitions: what an operator needs together must not be parted.
+"""Whether a fragment may be split into partitions: rows that an operator needs together must stay together.
 
 A row's partition follows from its values in the fragment's partition columns. An operator that looks at all
 rows with equal keys therefore gives what it would give unsplit if the partition columns are among its keys:
-then equal keys mean equal partition columns, and those mean one partition. The other way round nothing
-helps: groupBy("dst") split by "src" would count every dst once in each partition, and nothing would tell.
+then equal keys mean equal partition columns, and those mean one partition. Otherwise results would be wrong:
+groupBy("dst") split by "src" would count every dst once in each partition, without any error.
 
-So the plan is followed from its inputs upwards, and at each place it is known which columns *carry* a column
-of the input: hold, in every row, the value that the input's rows had that it was made from. That is told by
-expression id, so a column may be renamed or passed through any number of operators. What is computed carries
-nothing, even where it could be worked backwards. The one exception is an integer made wider, because Spark
-does that by itself where two inputs meet, and rows are dealt out by the value whatever its width. An outer
-join fills one side up with nulls, so that side carries nothing any more. Nor does what a user's function
-returns: it may put anything into a column.
+So the plan is followed from its inputs upwards, with the columns at each place that *carry* a column of the
+input: in every row they hold the value of the input rows that the row was made from. Columns are followed by
+expression id, so a column may be renamed or passed through any number of operators. A computed column carries
+nothing, even where the computation could be inverted. The one exception is an integer made wider, because
+Spark does that by itself where two inputs meet, and the hash of an integer does not depend on its width. An
+outer join fills one side up with nulls, so that side carries nothing any more. Neither does the result of a
+user's function: it may put any value into a column.
 
 - groupBy, windows, sessions, dropDuplicates, applyInPandas: the partition columns are among the keys.
 - A join of two streams: its equalities pair every partition column of one side with the same of the other.
-  A table that does not stream is whole in every partition, so joining it needs nothing.
+  Every partition reads all rows of a table that does not stream, so joining one needs nothing.
 - limit counts all rows, so it has no place in a split fragment.
 - mapInPandas and mapInArrow see rows in frames. Most functions look at one row at a time, but they need not,
   a plan does not tell, and which rows share a frame would depend on the split. They are refused, since

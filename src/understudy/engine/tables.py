@@ -2,9 +2,9 @@
 
 Spark lists a table's files when a query is built and reads them again in every micro-batch, each replica for
 itself. If they changed in between, replicas would differ, and so would two micro-batches of one replica. So
-the files are *pinned*: found in the analysed plan, with size and digest. They are part of whose state an
-engine keeps (see `identity`), so a replica with other files cannot take up a snapshot; and they are looked at
-after every micro-batch, before its output leaves.
+the files are *pinned*: found in the analysed plan, with size and digest. They are part of a state's identity
+(see `identity`), so a replica with other files cannot take up a snapshot; and the engine checks them after
+every micro-batch, before its output leaves.
 
 Only files on this machine's file systems can be pinned, so tables that are read from anywhere else are
 refused. Rows that the flow's own code makes (`createDataFrame`, `range`) are as much the flow's own as its
@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from understudy.engine.storing import Digests
 from understudy.flow.errors import EnvironmentFailed, FlowError
 
-#: They are looked at after every micro-batch.
+#: All of them are checked after every micro-batch.
 FILES_MAX = 1_000
 
 #: Leaves of a plan whose rows come from the inputs or from the flow's own code.

@@ -73,14 +73,14 @@ def _column_hashes(name: str, column: pa.ChunkedArray) -> _Hashes:
         case "string" | "binary":
             return _hashed_bytes(array)
         case "boolean":
-            whole = array.cast(pa.int8())
+            integers = array.cast(pa.int8())
         case "date":
-            whole = array.cast(pa.int32())
+            integers = array.cast(pa.int32())
         case "integer" | "timestamp":
-            whole = array
+            integers = array
         case _:
             raise FlowError(f"Rows cannot be dealt out by the column {name!r} of type {array.type}.")
-    values = pc.fill_null(whole.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    values = pc.fill_null(integers.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     hashes = _hashed_longs(values.view(np.uint64), np.full(len(values), SEED, np.uint64))
     return _with_nulls(hashes, array)
 

@@ -1,4 +1,4 @@
-"""Failures that are nobody's bug here: the user's flow or rows are wrong, or the environment failed.
+"""Failures that are no bug of Understudy's: the user's flow or rows are wrong, or the environment failed.
 
 Commands print these without a stack trace and exit with the code beside them.
 """
@@ -17,7 +17,7 @@ class FlowError(UserError):
 
 
 class RowError(UserError):
-    """Rows that do not fit their source's schema. The push that carried them was refused whole."""
+    """Rows that do not fit their source's schema. No row of the push that carried them was taken."""
 
 
 class ContractViolation(UserError):

@@ -31,7 +31,7 @@ def explain(
             lines += [f"  partition {', '.join(fragment.partition_by)}{count}"]
         readers = [f.name for f in fragments.values() if fragment.name in f.inputs]
         readers += [f"sink {sink.name}" for sink in sinks.values() if sink.input == fragment.name]
-        lines += [f"  read by   {', '.join(readers) if readers else 'nobody'}"]
+        lines += [f"  read by   {', '.join(readers) if readers else 'no fragment or sink'}"]
     for sink in sinks.values():
         lines += ["", f"sink {sink.name}  <- {sink.input}", f"  writes    {sink.kind.describe()}"]
     return "\n".join(lines)

@@ -1,9 +1,9 @@
 """A flow: sources, fragments over them, sinks. Building one starts nothing.
 
-What concerns one part is checked when it is added, so that the error points at its line. What concerns the
-whole (unknown inputs, cycles, nothing in, nothing out) can only be seen at the end: `validate`, which loading
-a flow file and every run call. Inputs may be given as objects or as names, and a name may refer to a
-fragment that is defined later.
+Each part is checked when it is added, so that the error points at its line. Mistakes between parts (unknown
+inputs, cycles, no source, no sink) can only be seen at the end: `validate`, which the loading of a flow file
+and every run call. Inputs may be given as objects or as names, and a name may refer to a fragment that is
+defined later.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Flow:
 
         `lateness`: how long a bucket stays open past its end for rows that come out of order.
         `late`: what becomes of a row that comes later still: moved to the oldest open bucket ("restamp"),
-        left out and counted ("drop"), or its whole push refused ("refuse").
+        left out and counted ("drop"), or refused with all of its push ("refuse").
         `idle`: after this much silence the source's time goes on with the clock. Without it, a silent source
         holds back every fragment that reads it. Time in which the gateway could not listen is no silence.
         `ahead`: how far a row may lie in the future, past both the newest row of the source and the gateway's
         wall clock. One such row would seal everything before it, so it is left out and counted with
-        late="drop", and otherwise its whole push is refused: it may be the gateway's clock that is wrong.
+        late="drop", and otherwise all of its push is refused: the gateway's clock may be the wrong one.
         None sets no limit.
         """
         where = f"source {self._free_stream_name('source', name)!r}"

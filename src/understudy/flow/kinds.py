@@ -51,8 +51,8 @@ class Reader(ABC):
     def read(self, now_us: int) -> Batch:
         """The next rows, some thousands at most, at `now_us` by the wall clock.
 
-        Do not wait for rows: return a `Batch` without any that says when to ask again. While it works, the
-        source does not count as silent. Raise `RowError` or `UserError` if the source cannot go on.
+        Do not wait for rows: return a `Batch` without rows that says when to ask again. While `read` works,
+        the source does not count as silent. Raise `RowError` or `UserError` if the source cannot go on.
         """
 
     def close(self) -> None:  # noqa: B027 - most readers have nothing to close

@@ -13,7 +13,7 @@ from understudy.flow.flow import Flow
 
 
 def load(path: str | Path) -> Flow:
-    """The one flow that the file builds, validated. Whatever is wrong is a FlowError with file and line."""
+    """The one flow that the file builds, validated. Any mistake in it is a FlowError with file and line."""
     file = Path(path)
     if not file.is_file():
         raise FlowError(f"{path}: there is no such file. Name the Python file that builds the flow.")

@@ -1,6 +1,6 @@
 """Policies: how a flow is protected. A policy is data; its protocol is in `core`.
 
-Everything in which policies differ is a field here, and a run carries its policy whole, with its parameters.
+Everything in which policies differ is a field here, and a run stores its policy with all parameters.
 A new policy is a new entry in `POLICIES`.
 """
 

@@ -51,7 +51,7 @@ _DECIMAL_DIGITS_MAX = 38
 @lru_cache(maxsize=256)
 def parse_schema(ddl: str) -> pa.Schema:
     """The Arrow schema that `ddl` declares. A FlowError names the field that is wrong."""
-    fields = _Parser(ddl).whole()
+    fields = _Parser(ddl).all_fields()
     return pa.schema(fields)
 
 
@@ -62,7 +62,7 @@ class _Parser:
         self._next = 0
         self._path: list[str] = []
 
-    def whole(self) -> list[pa.Field]:
+    def all_fields(self) -> list[pa.Field]:
         fields = self._fields()
         if self._peek():
             raise self._error(f"expected ',' or the end, found {self._peek()!r}")

@@ -71,5 +71,5 @@ class SinkKind(ABC):
         return ()
 
     def earlier_output(self) -> str | None:
-        """What is in the way of a new run, such as a folder with another run's files; None if nothing is."""
+        """Where an earlier run's output would mix with a new run's, such as a folder; None if nowhere."""
         return None
