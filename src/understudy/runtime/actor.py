@@ -1,8 +1,8 @@
-"""An actor: one thread that owns some machines, and a mailbox through which everybody else reaches them.
+"""An actor: one thread that owns some machines, and a mailbox through which all other threads reach them.
 
-Machines have no locks. Whoever has an event for one posts a call to the actor that owns it; calls run one
-at a time, in the order in which they were posted. A call that raises ends the actor, and its owner is told:
-a machine that has found its own state impossible must not go on.
+Machines have no locks. A thread that has an event for a machine posts a call to the actor that owns it; calls
+run one at a time, in the order in which they were posted. A call that raises ends the actor, which passes the
+exception to `on_failure`: a machine that has found its own state impossible must not go on.
 """
 
 from __future__ import annotations

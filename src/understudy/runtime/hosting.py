@@ -87,7 +87,7 @@ class Hosting(ABC):
     def handled(self, event: HostEvent) -> None:  # noqa: B027 - a hook
         """An event was handled and everything that the host asked for is done."""
 
-    # --- what the mesh tells, on the actor -----------------------------------------------------------------
+    # --- called by the mesh, on the actor ----------------------------------------------------------------
 
     def peer_up(self, node: str, serial: int) -> None:
         self.handle(PeerUp(node, serial))

@@ -1,6 +1,6 @@
-"""A whole run on one machine: ZooKeeper, a gateway and some nodes as processes of their own, and their end.
+"""A run on one machine: ZooKeeper, a gateway and some nodes as processes of their own, and their end.
 
-Each process is started in a session of its own, so that Ctrl-C reaches only the one that started them,
+Each process is started in a session of its own, so that Ctrl-C reaches only the process that started them,
 which then ends them in good order. Each holds the reading end of a pipe from its parent and ends when that
 closes, however the parent ended.
 

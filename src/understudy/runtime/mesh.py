@@ -3,12 +3,12 @@
 Nodes call the gateway, and of two nodes the one with the greater name calls the other, so there is never a
 question of which connection counts. A connection that breaks is made again for as long as both ends are
 needed. Everything that happens to a connection comes to the owner in order, on the owner's actor, with the
-connection's serial: up, then parcels, then down. Which of two connections to one process counts is decided by
-the owner's host. A peer that sends what is not of the protocol is cut off and kept out for a growing time
+connection's serial: up, then parcels, then down. The owner's host decides which of two connections to one
+process counts. A peer that breaks the protocol is cut off and kept out for a growing time
 (`transport.breaches`).
 
-Views are large in a large flow and go ahead of much that is said. So over a connection that has carried one
-before, in either direction, only what has changed since is sent.
+Views are large in a large flow and go ahead of many messages. So over a connection that has carried a view
+before, in either direction, only the changes since then are sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEPT_OUT = "it broke the protocol not long ago"
 
 
 class MeshOwner(Protocol):
-    """Whom the mesh serves. All calls come on the owner's actor."""
+    """The owner of the mesh. All calls come on the owner's actor."""
 
     def peer_up(self, node: str, serial: int) -> None: ...
 
@@ -53,7 +53,7 @@ class MeshOwner(Protocol):
 
 
 class RecentViews:
-    """The views that this process has told or heard lately, and which of them each other process has."""
+    """The views that this process has sent or received lately, and which of them each other process has."""
 
     def __init__(self) -> None:
         self.known: dict[int, View] = {}
@@ -64,7 +64,7 @@ class RecentViews:
         self._common.pop(node, None)
 
     def exchanged(self, node: str, view: View) -> View | None:
-        """A view is told to a process, or was heard from it. Returns an earlier one that both know, if any.
+        """A view goes to a process, or came from it. Returns an earlier one that both know, if there is one.
 
         The other side may be ahead, and keeps no more than this one: what is old here may be forgotten there.
         """

@@ -1,8 +1,9 @@
 """Pauses of this process itself: it was stopped, or got no processor time.
 
-A process that was paused finds every other one silent, and its connections given up by those that found *it*
-silent. Neither says anything about the others. So whoever judges silence looks at its own clock first: a tick
-that comes late by more than the limit was a pause, and after a pause everybody gets a fresh period.
+A process that was paused finds every other process silent, and its connections closed by processes that found
+*it* silent. Neither says anything about the others. So a process looks at its own clock before it judges
+silence: a tick that comes late by more than the limit was a pause, and after a pause every peer gets a fresh
+period.
 """
 
 from __future__ import annotations

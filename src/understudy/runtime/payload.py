@@ -93,12 +93,12 @@ def merged_tables(name: str, tables: Sequence[pa.Table], time: Mapping[str, str]
     """The rows of one stream's parts in the canonical order."""
     if len(tables) == 1:
         return tables[0]
-    require(name in time, f"nobody said what the time column of {name!r} is")
+    require(name in time, f"the time column of {name!r} is not known")
     try:
-        whole = pa.concat_tables(tables).combine_chunks()
+        together = pa.concat_tables(tables).combine_chunks()
     except pa.ArrowInvalid as problem:
         raise PeerError(f"The parts of {name!r} do not have the same columns: {problem}") from problem
-    return canonical_order(whole, times_of(whole, path_of(time[name], whole.column_names)))
+    return canonical_order(together, times_of(together, path_of(time[name], together.column_names)))
 
 
 def digest(payload: bytes) -> str:

@@ -137,14 +137,14 @@ def _listen(ending: Ending, with_parent: bool) -> None:
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     sources = [reading, sys.__stdin__.fileno()] if with_parent and sys.__stdin__ is not None else [reading]
-    threading.Thread(target=_ask_when_told, args=(ending, sources), name="signals", daemon=True).start()
+    threading.Thread(target=_await_signal, args=(ending, sources), name="signals", daemon=True).start()
 
 
-def _ask_when_told(ending: Ending, sources: list[int]) -> None:
-    """A signal writes to the first source; the second one says nothing and closes with the parent."""
+def _await_signal(ending: Ending, sources: list[int]) -> None:
+    """A signal writes to the first source; the second one stays silent and closes with the parent."""
     while True:
-        told, _, _ = select.select(sources, [], [])
-        if sources[0] in told or not os.read(sources[1], 4096):
+        readable, _, _ = select.select(sources, [], [])
+        if sources[0] in readable or not os.read(sources[1], 4096):
             ending.ask()
             return
 

@@ -1,4 +1,4 @@
-"""Who plays which role in a run, read from the seats of its copies and from who sends.
+"""Which node plays which role in a run, read from the seats of its copies and from which copies send.
 
     primary, secondary   the nodes of replicas 0 and 1
     sender               whose output reaches the sinks
@@ -27,7 +27,7 @@ Senders = Mapping[Partition, int | None]
 
 
 def seats_in(status: Mapping[str, Any]) -> dict[Copy, Seat]:
-    """The seats that a gateway's status tells of."""
+    """The seats in a gateway's status."""
     return {
         Copy.of(copy): Seat(seat["node"], seat["epoch"], Status(seat["status"]))
         for copy, seat in status.get("seats", {}).items()
@@ -40,7 +40,7 @@ def senders_in(status: Mapping[str, Any]) -> dict[Partition, int | None]:
 
 
 def in_one_piece(seats: Iterable[Copy]) -> bool:
-    """Whether these are the copies of a single partition: every copy is the whole flow."""
+    """Whether these are the copies of a single partition: every copy runs the whole flow."""
     return len({copy.partition for copy in seats}) == 1
 
 

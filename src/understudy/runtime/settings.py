@@ -42,8 +42,8 @@ class RunSettings:
     #: What all parts of one process's history may take on disk, and the size of one part.
     history_bytes_max: int = 512 * 2**20
     history_part_bytes: int = 16 * 2**20
-    #: So many engines share a core, and each rests so that all get their turn; 0: none ever rests; None: as
-    #: whoever starts the processes decides.
+    #: So many engines share a core, and each rests so that all get their turn; 0: none ever rests; None: the
+    #: process that starts the others decides.
     crowd: float | None = None
     #: Java compiles quickly and lightly, not for the best code: for machines with more nodes than cores.
     light_compiler: bool = False
@@ -75,8 +75,8 @@ class RunSettings:
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / FILE
         half = file.with_suffix(".half")
-        whole = {**asdict(self), "policy": self.policy.to_json()}
-        half.write_text(json.dumps(whole, indent=2) + "\n")
+        fields = {**asdict(self), "policy": self.policy.to_json()}
+        half.write_text(json.dumps(fields, indent=2) + "\n")
         half.replace(file)
 
     @classmethod

@@ -1,7 +1,7 @@
-"""Asking a run's gateway how things are. Everybody who looks at a run from outside asks here.
+"""Asking a run's gateway for its status: for everything that looks at a run from outside.
 
-The run's settings say where the gateway listens, so nobody else has to be asked: a status can be had while
-ZooKeeper is away. A port may have gone to another run since; the answer says whose it is.
+The run's settings say where the gateway listens, so the status does not depend on ZooKeeper. A port may have
+gone to another run since; the answer names the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Timers of one process: keys that are told when their time has come, in a thread of their own."""
+"""Timers of one process: each fires by a call with its key, in a thread of their own."""
 
 from __future__ import annotations
 

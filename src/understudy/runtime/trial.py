@@ -150,7 +150,7 @@ class Trial:
 
     def _in_vain(self, what: str, timeout_s: float) -> EnvironmentFailed:
         problem = EnvironmentFailed(f"Waited {timeout_s:.0f} s for {what} in vain. Logs are in {self._logs}.")
-        # For whoever reads a stack trace; a sentence for users has no room for it.
+        # For a reader of the stack trace; a sentence for users has no room for it.
         problem.add_note(f"the last status was {self.latest}")
         return problem
 

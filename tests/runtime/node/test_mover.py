@@ -192,7 +192,7 @@ def test_what_makes_no_sense_is_not_taken_for_a_state(
     lender: Lender, tmp_path: Path, frames: list[Frame]
 ) -> None:
     lender.sends(*frames, told())
-    with pytest.raises(ConnectionError, match="the state did not arrive whole"):
+    with pytest.raises(ConnectionError, match="the state did not arrive completely"):
         fetched(lender, tmp_path / "nested" / "into")
     outside = [path for path in tmp_path.rglob("*") if "into" not in path.parts and path.is_file()]
     assert outside == []
@@ -214,7 +214,7 @@ def test_a_connection_that_breaks_half_way_is_told(lender: Lender, folder: Path,
         channel.close("the node is gone")
 
     lender.lend = break_off
-    with pytest.raises(ConnectionError, match="the state did not arrive whole"):
+    with pytest.raises(ConnectionError, match="the state did not arrive completely"):
         fetched(lender, tmp_path / "into")
 
 
@@ -226,7 +226,7 @@ def test_a_lender_that_cannot_read_its_files_breaks_off(
 
     monkeypatch.setattr(mover, "_send_file", vanished)
     lender.lend = lambda channel: send_state(channel, folder, state())
-    with pytest.raises(ConnectionError, match="the state did not arrive whole"):
+    with pytest.raises(ConnectionError, match="the state did not arrive completely"):
         fetched(lender, tmp_path / "into")
     assert "the state could not be read" in lender.closed.get(timeout=10)
 
@@ -249,7 +249,7 @@ def test_a_fetch_that_is_stopped_ends(lender: Lender, tmp_path: Path) -> None:
     fetch = fetch_from(lender)
     lender.sends(Frame({"kind": "moving", "bytes": 10}), piece("f"))
     # Told that something has arrived, it is stopped; nothing else would end it.
-    with pytest.raises(ConnectionError, match="the state did not arrive whole"):
+    with pytest.raises(ConnectionError, match="the state did not arrive completely"):
         fetch.run(tmp_path / "into", fetch.stop)
 
 
@@ -257,7 +257,7 @@ def test_a_fetch_that_was_stopped_before_it_began_ends_at_once(lender: Lender, t
     fetch = fetch_from(lender)
     lender.sends(piece("f"))
     fetch.stop()
-    with pytest.raises(ConnectionError, match="the state did not arrive whole"):
+    with pytest.raises(ConnectionError, match="the state did not arrive completely"):
         fetch.run(tmp_path / "into", lambda: None)
 
 

@@ -14,7 +14,7 @@ MANY = bytes(range(256)) * (PIECE_BYTES_MAX // 200)
 
 def arrived(sent: Frame) -> list[Frame | None]:
     assembly = Assembly()
-    return [assembly.whole(frame_of(piece.metadata(), piece.batch())) for piece in pieces_of(sent)]
+    return [assembly.completed(frame_of(piece.metadata(), piece.batch())) for piece in pieces_of(sent)]
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_pieces_that_do_not_fit_are_the_peers_fault(frames: list[Frame], why: st
     assembly = Assembly()
     with pytest.raises(PeerError, match=why):
         for frame in frames:
-            assembly.whole(frame)
+            assembly.completed(frame)
 
 
 def test_more_pieces_than_a_frame_may_have_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "FRAME_BYTES_MAX", 12)
     assembly = Assembly()
-    assert assembly.whole(PIECE) is None
-    assert assembly.whole(PIECE) is None
+    assert assembly.completed(PIECE) is None
+    assert assembly.completed(PIECE) is None
     with pytest.raises(PeerError, match="more than 12 bytes"):
-        assembly.whole(PIECE)
+        assembly.completed(PIECE)

@@ -1,19 +1,19 @@
-"""What every process of a run knows of ZooKeeper: members, the view, reports and facts.
+"""What the processes of a run share through ZooKeeper: members, the view, reports and facts.
 
     /understudy/<run>/members/<name>   ephemeral; a process, its kind and its facts (Flight address, pid)
     /understudy/<run>/view             the one versioned view; written by compare-and-set
-    /understudy/<run>/reports/r-<n>    word for the leader, in order; it deletes each after acting on it
-    /understudy/<run>/facts/<name>     what a run wants to remember
-    /understudy/<run>/leader           ephemeral; who leads
+    /understudy/<run>/reports/r-<n>    reports to the leader, in order; it deletes each after acting on it
+    /understudy/<run>/facts/<name>     values that outlive the process that wrote them
+    /understudy/<run>/leader           ephemeral; which process leads
 
 **Level, not edge.** A ZooKeeper watch fires once and may be lost with a connection. So a watch, like a change
-of the connection, only wakes one thread, the follower, which reads what is there now and tells its listeners
+of the connection, only wakes one thread, the follower, which reads the current values and tells its listeners
 what is new to them. Views that came and went between two readings are skipped; `core.view.changes` makes up
 for that. All callbacks run on the follower, one at a time.
 
 **ZooKeeper may go away.** Calls that ask or write wait until it is back, or until `close`. `report`,
-`latest_view` and the callbacks never make anybody wait: reports leave through an outbox with a thread of its
-own. So the data path goes on with what was last heard.
+`latest_view` and the callbacks never block: reports leave through an outbox with a thread of its own. So the
+data path goes on with what was last read.
 
 **Sessions.** A session that expired took our members with it. The follower puts each back under its name. A
 view declares seats dead, not names: a process that lost its seats meanwhile comes back as a standby.
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class Superseded(PeerError):
-    """Somebody else published a view first. Read it and decide anew."""
+    """Another leader published a view first. Read it and decide anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class _ViewListener:
 @dataclass(slots=True)
 class _MembersListener:
     callback: Callable[[list[Member]], None]
-    told: list[Member] | None = None
+    last: list[Member] | None = None
 
 
 class Coordination:
@@ -148,7 +148,7 @@ class Coordination:
         return membership
 
     def members(self) -> list[Member]:
-        """Who is there now, in joining order."""
+        """The members now, in joining order."""
         return self.session.patiently(self.read_members)
 
     def read_members(self, watch: Watch | None = None) -> list[Member]:
@@ -177,7 +177,7 @@ class Coordination:
         self._wake.set()
 
     def await_newest(self) -> None:
-        """From here on this process reads nothing older than what anybody has written before this call."""
+        """From here on this process reads nothing older than what any process wrote before this call."""
         self.session.patiently(lambda: self._client.sync(self.root))
 
     def publish(self, view: View, expected_version: int | None) -> int:
@@ -204,7 +204,7 @@ class Coordination:
         return self.session.patiently(attempt)
 
     def report(self, kind: str, facts: dict[str, Any]) -> None:
-        """Word for the leader. Never waits; it arrives when ZooKeeper is there, perhaps twice."""
+        """A report to the leader. Never waits; it arrives when ZooKeeper can be reached, perhaps twice."""
         content = _encoded({"kind": kind, "facts": facts})
         with self._outgoing:
             if content in self._outbox:
@@ -216,7 +216,7 @@ class Coordination:
             self._outgoing.notify()
 
     def reports(self, watch: Watch | None = None) -> list[Report]:
-        """What waits for the leader, in order. Raises one of `AWAY` if ZooKeeper is."""
+        """The reports that wait for the leader, in order. Raises one of `AWAY` if ZooKeeper is."""
         folder = f"{self.root}/reports"
         found: list[Report] = []
         for name in sorted(self._client.get_children(folder, watch=watch)):
@@ -224,8 +224,8 @@ class Coordination:
                 content, _ = self._client.get(f"{folder}/{name}")
             except NoNodeError:
                 continue
-            whole = json.loads(content)
-            found.append(Report(f"{folder}/{name}", whole["kind"], whole["facts"]))
+            fields = json.loads(content)
+            found.append(Report(f"{folder}/{name}", fields["kind"], fields["facts"]))
         return found
 
     def drop_report(self, report: Report) -> None:
@@ -243,7 +243,7 @@ class Coordination:
                 try:
                     self._client.create(path, content)
                 except NodeExistsError:
-                    # Somebody else was first, or our own answer was lost: now it can be set.
+                    # Another process was first, or our own answer was lost: now it can be set.
                     return False
             return True
 
@@ -262,7 +262,7 @@ class Coordination:
         return self.session.patiently(attempt)
 
     def drop_fact(self, name: str) -> None:
-        """Forget what was put under this name, if anything was."""
+        """Forget the value under this name, if there is one."""
 
         def attempt() -> None:
             with contextlib.suppress(NoNodeError):
@@ -338,8 +338,8 @@ class Coordination:
                 listener.epoch = view.epoch
                 _shielded(listener.callback, view)
         for other in members_listeners:
-            if members != other.told:
-                other.told = members
+            if members != other.last:
+                other.last = members
                 _shielded(other.callback, members)
 
 

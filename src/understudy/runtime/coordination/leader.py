@@ -1,13 +1,13 @@
 """The leader: one process of a run drives the controller machine.
 
-Any process may run a candidate. Who creates the ephemeral node `leader` leads until its session ends; the
-others watch that node. The leader recovers the stored view, reads members and reports, feeds the machine and
-publishes what it decides. What it reads is a level, not an edge: after each wake-up it compares who is there
-with who it knew.
+Any process may run a candidate. The candidate that creates the ephemeral node `leader` leads until its
+session ends; the others watch that node. The leader recovers the stored view, reads members and reports,
+feeds the machine and publishes what it decides. It reads levels, not edges: after each wake-up it compares
+the members with those that it knew.
 
-**Two leaders at once** are possible for a moment: one that sleeps does not notice that its session expired.
-They do no harm, because a view is published by compare-and-set on the version of the one it was decided upon.
-The slower one is refused, drops its machine and begins again from what is stored.
+**Two leaders at once** are possible for a moment: a leader that sleeps does not notice that its session
+expired. They do no harm, because a view is published by compare-and-set on the version of the view that it
+was decided upon. The slower leader is refused, drops its machine and begins again from the stored view.
 
 **Nothing is forgotten.** A report is deleted only after the views that reflect it are published. If the
 leader dies in between, the next one reads the report again, and the machine finds that it is old news.
@@ -158,7 +158,7 @@ class Leadership:
             self._leading.clear()
 
     def _elected(self) -> int | None:
-        """The session in which we lead; None while somebody else does, with a watch on the end of that."""
+        """The session in which we lead; None while another process does, with a watch on the end of that."""
         client = self._session.client
         with contextlib.suppress(NodeExistsError):
             client.create(self._path, self.name.encode(), ephemeral=True)
@@ -185,9 +185,9 @@ class Leadership:
             patience_s = max(0.0, patient_until - time.monotonic())
             try:
                 reports = self._reports.now()
-                # Read after them: who was there when a report was written is known when it is acted on.
-                everybody = self._members.again() if reports else self._members.now()
-                members = [member for member in everybody if member.kind == self._seat_kind]
+                # Read after them: every member that wrote a report is known when the report is acted on.
+                processes = self._members.again() if reports else self._members.now()
+                members = [member for member in processes if member.kind == self._seat_kind]
                 waiting = term.follow_members(members, patient=patience_s > 0)
                 term.act_on(reports)
                 next_s = term.fire_timers()
@@ -210,7 +210,7 @@ class Leadership:
 
 
 class _Term:
-    """One term of office: the machine, the version of the stored view that it knows, and whom it has seen."""
+    """One term of office: the machine, the version of the stored view it knows, the members it has seen."""
 
     def __init__(self, coordination: Coordination, controller: Controller) -> None:
         self.version: int | None = None
@@ -221,17 +221,17 @@ class _Term:
         self._due: dict[Hashable, float] = {}
 
     def follow_members(self, members: list[Member], patient: bool) -> bool:
-        """Tells the machine who left and who joined. True while members of the view may still appear."""
+        """Tells the machine which members left and joined. True while some of the view may still appear."""
         there = {member.name: member.order for member in members}
         named = self._named
         unseen = [node for node in named if node not in there and node not in self._seen]
         gone = [node for node in self._seen if node not in there]
         for node in gone if patient else gone + unseen:
-            # A member that keeps its seat is unseen at every look; its leaving is told once.
+            # A member that left and keeps its seat is missing at every look; the machine hears of it once.
             if node not in self._told_left:
                 self._told_left.add(node)
                 self._handle(MemberLeft(node))
-        # Those without a seat first: when the last of the others is there, everybody is known.
+        # Members without a seat first: the machine acts once it knows of every node with a seat.
         for node in sorted(there, key=lambda each: (each in named, there[each])):
             if self._seen.get(node) != there[node]:
                 self._told_left.discard(node)

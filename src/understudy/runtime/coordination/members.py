@@ -23,7 +23,7 @@ from understudy.runtime.coordination.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process that is there. `order` rises with the time of joining."""
+    """A process that takes part. `order` rises with the time of joining."""
 
     name: str
     kind: str
@@ -42,8 +42,8 @@ class Membership:
         self.name = name
         self._session = session
         self._path = f"{folder}/{name}"
-        whole = {"kind": kind, "facts": facts, "token": uuid.uuid4().hex}
-        self._content = json.dumps(whole, sort_keys=True).encode()
+        fields = {"kind": kind, "facts": facts, "token": uuid.uuid4().hex}
+        self._content = json.dumps(fields, sort_keys=True).encode()
         self._left = threading.Event()
 
     @property
@@ -89,7 +89,7 @@ class Membership:
 
 
 def read_members(session: Session, folder: str, watch: Callable[[Any], None] | None) -> list[Member]:
-    """Who is there, in joining order. Raises one of `AWAY` if ZooKeeper is."""
+    """The members, in joining order. Raises one of `AWAY` if ZooKeeper is."""
     names = session.client.get_children(folder, watch=watch)
     reads = [session.client.get_async(f"{folder}/{name}") for name in names]
     found: list[Member] = []
@@ -98,6 +98,6 @@ def read_members(session: Session, folder: str, watch: Callable[[Any], None] | N
             content, stat = read.get()
         except NoNodeError:
             continue
-        whole = json.loads(content)
-        found.append(Member(name, whole["kind"], whole["facts"], stat.czxid))
+        fields = json.loads(content)
+        found.append(Member(name, fields["kind"], fields["facts"], stat.czxid))
     return sorted(found, key=lambda member: member.order)

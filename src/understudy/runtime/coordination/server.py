@@ -67,7 +67,7 @@ JVM_OPTIONS = (
 )
 
 #: Prints Java's process id, ends with Java, and ends Java when its own standard input closes. It prints last:
-#: an owner that is gone by then ends the shell, and the one that watches must be there already.
+#: an owner that is gone by then ends the shell, and the shell that watches must run already.
 WRAPPER = """
 exec 3<&0
 "$@" </dev/null >&2 3<&- &
@@ -111,7 +111,7 @@ class ZooKeeperServer:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the running Java, for those who want to kill or measure it."""
+        """The process id of the running Java, to kill or measure it."""
         return self._java_pid if self.running else None
 
     @property
@@ -236,7 +236,7 @@ def _free_port() -> int:
 
 
 def require_free_port(who: str, host: str, port: int) -> None:
-    """Raise `EnvironmentFailed` if nobody could listen there now. Port 0, any port, is always free."""
+    """Raise `EnvironmentFailed` if the port is not free now. Port 0, any port, is always free."""
     with socket.socket() as probe:
         # Without this, connections of a server that was here a moment ago would count as taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,8 +1,8 @@
 """A value in ZooKeeper that is read again only when it may have changed.
 
 A watch fires once and is lost with its connection. So both its firing and any change of the connection mark
-the value as stale and wake whoever is interested; the next reading sets the next watch. The mark is taken
-away *before* reading, so a change that comes in meanwhile is never missed.
+the value as stale and wake its reader; the next reading sets the next watch. The mark is taken away *before*
+reading, so a change that comes in meanwhile is never missed.
 """
 
 from __future__ import annotations

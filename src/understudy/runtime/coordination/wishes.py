@@ -1,7 +1,7 @@
-"""What an operator wishes, from the sending to the answer.
+"""An operator's wish, from the sending to the answer.
 
     operator   report "move" or "drain" with a fresh id, then waits for the fact answer-<id>
-    leader     finds out who and what is meant, asks the controller, publishes, answers, drops the report
+    leader     finds out which node and copy are meant, asks the controller, publishes, answers, drops it
 
 An answer says {"ok": true, "epoch": n, "copy": ..., "node": ...} or {"ok": false, "why": ...}. It is about
 whether the wish was taken up; the views tell how it goes on. A wish that has an answer is not acted on again:
@@ -23,7 +23,7 @@ from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.reports import DrainWish, MoveWish, Wish, written
 from understudy.runtime.status import started_as
 
-#: The answers that are kept; whoever still waits for an older one waited in vain long ago.
+#: The answers that are kept; a command that waits for an older one has long timed out.
 ANSWERS_MAX = 50
 _PREFIX = "answer-"
 _POLL_S = 0.05
@@ -60,7 +60,7 @@ def put_answer(coordination: Coordination, wish_id: str, answer: dict[str, Any])
 
 
 def meant(wish: Wish, controller: Controller) -> MoveCopy | Drain | Undrain | Declined:
-    """The event that a wish leads to, given who is there and who sits where."""
+    """The event that a wish leads to, given the members and their seats."""
     view = controller.view
     if view is None:
         return Declined("the flow has not begun yet")
@@ -81,5 +81,5 @@ def _member(name: str, controller: Controller, view: View) -> str:
     known = [*sorted(view.drained), *controller.members_in_order]
     if name in known:
         return name
-    # A name that nobody goes by is left to the controller, which says who is there.
+    # A name that no member has is left to the controller, which declines and lists the members.
     return next((each for each in reversed(known) if started_as(each) == name), name)

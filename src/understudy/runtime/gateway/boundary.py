@@ -1,10 +1,10 @@
 """The boundary: sources and sinks as the ends of a flow, and their edges to the nodes.
 
 Every source deals its sealed buckets out to the segments that read it, each row by the keys of the fragment
-that takes it, and keeps each share until every live copy of the partition has it. The log lets go of a bucket
-when every share of it is gone. Sources fill up, wait and are trimmed each on its own.
+that takes it, and keeps each share until every live copy of the partition has acknowledged it. The log drops
+a bucket when all of its shares are dropped. Sources fill up, wait and are trimmed each on its own.
 
-Every sink takes the shares of all partitions that feed it, and acknowledges them when it holds them.
+Every sink takes the shares of all partitions that feed it, and acknowledges them when its writer holds them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Source:
 
     waiting: deque[Dealt] = field(default_factory=deque)
     trimmed: BucketId = NOTHING
-    #: Whether the intake was told that there is room.
+    #: Whether the intake lets clients and readers push.
     room: bool = True
 
 
@@ -93,7 +93,7 @@ class Boundary(Hosting):
         self._segments = fragments_of(flow, settings.policy.unit)
         self._delivered = {f"{SINK_PREFIX}{name}": through for name, through in delivered.items()}
         host = host_for(GATEWAY, flow, settings, delivered=self._delivered)
-        # Nodes call the gateway, never the other way round: it needs nobody's address.
+        # Nodes call the gateway, never the other way round: it needs no addresses.
         super().__init__(host, settings, actor, lambda _node: None, self._suspects)
         self._sources = {name: _Source() for name in flow.sources}
         self._groups: dict[str, BucketId] = {}
@@ -162,7 +162,7 @@ class Boundary(Hosting):
     def _dealt(self, bucket: SealedBucket) -> Dealt:
         """The bucket's rows, by the partition that takes them; every partition hears of its number."""
         shares: dict[Partition, Bucket] = {}
-        whole: Bucket | None = None
+        all_rows: Bucket | None = None
         for partition in self.host.topology.consumers(Partition(bucket.source)):
             if partition in shares:
                 continue
@@ -171,8 +171,8 @@ class Boundary(Hosting):
                 shares[partition] = Bucket(bucket.number)
             elif count == 1:
                 # Encoded once, however many segments read it.
-                whole = whole or _holding(bucket.number, bucket.source, bucket.table)
-                shares[partition] = whole
+                all_rows = all_rows or _holding(bucket.number, bucket.source, bucket.table)
+                shares[partition] = all_rows
             else:
                 (fragment,) = self._segments[partition.name]
                 keys = self._flow.fragments[fragment].partition_by
@@ -274,8 +274,8 @@ class Boundary(Hosting):
         self._around.stats(node, frame.head)
 
     def _suspects(self, report: Report) -> None:
-        told = self._around.report(report)
-        if told and isinstance(report, CopySuspected) and self.host.view is not None:
+        reported = self._around.report(report)
+        if reported and isinstance(report, CopySuspected) and self.host.view is not None:
             self._recorder.suspected(self.host.view.seat(report.copy).node)
 
     # --- ports -------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""Delivery: what egress received, to the sinks, once and in order.
+"""Delivery: output that reached the gateway, to the writers of the sinks, once and in order.
 
 Every sink has a thread, a position and a journal of its own, so no sink waits for another. The thread takes
-everything that waits and delivers it as one range. A range that was delivered but not reported when the
-process died is reported on the way up, and never delivered again.
+all buckets that wait and delivers them as one range. A range that was delivered but not reported when the
+process died is reported when the gateway starts again, and never delivered again.
 
-A bucket comes in parts, one from each partition that has rows. A sink gets one bucket with all of them in the
-canonical order, so an output file does not tell how a flow was split.
+A bucket comes in parts, one from each partition that has rows. A sink gets one bucket with all rows in the
+canonical order, so an output file does not show how a flow was split.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Delivery:
         *,
         digests: bool = True,
     ) -> None:
-        """Without `digests` what is reported has none: they cost time, and only a history needs them."""
+        """Without `digests` the reported ranges have none: they cost time, and only a history needs them."""
         time_of = {name: fragment.time for name, fragment in flow.fragments.items()}
         self._sinks = {
             sink.name: SinkDelivery(sink, folder, time_of, on_delivered, on_failure, digests=digests)

@@ -2,15 +2,15 @@
 them.
 
 Clients push over an exchange of purpose `push`. Each push is a frame with the source, the client's name and
-a sequence number; it is answered once its rows are in the log and durable. A client repeats what it has no
-answer for, and a repeated push is answered and not taken in again. A push that does not fit is refused
-whole, with the reason.
+a sequence number; the gateway acknowledges it once its rows are in the log and durable. A client repeats a
+push that was not acknowledged, and a repeated push is acknowledged and not taken in again. If any row does
+not fit, the gateway refuses all of the push, with the reason.
 
 Sources that fetch their rows themselves are fed here, each in a thread of its own that pushes in the same
 way.
 
-Every source seals, waits and is trimmed on its own. While there is no room for a source, nobody may push to
-it: its clients wait for their answers, its reader waits before it reads. Other sources go on.
+Every source seals, waits and is trimmed on its own. While there is no room for a source, it is under back
+pressure: its clients wait for their answers, its reader waits before it reads. Other sources go on.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Intake:
         )
 
     def sources_for(self, client: str) -> dict[str, Any]:
-        """What a client must know: the schema to convert rows to, and its last push that was taken in."""
+        """For a client: the schema to convert rows to, and its last push that was taken in, by source."""
         described: dict[str, Any] = {}
         for name, source in self._flow.sources.items():
             last = self._ingest.last(name, client)

@@ -1,8 +1,8 @@
 """The journal of one sink's deliveries: the position, and the range that is under way.
 
-Before a range is written the journal says which range it is; the sink's own position says afterwards whether
-it got there. So after a crash it is known exactly what was delivered, also for a range whose rows were in
-place when the process died.
+Before a range is written, the journal notes which range it is; the sink's own position shows afterwards
+whether the range got there. So after a crash the gateway knows exactly what was delivered, also for a range
+whose rows were in place when the process died.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Journal:
         if not self._file.exists():
             return NOTHING, None
         try:
-            whole = json.loads(self._file.read_text())
-            intent = whole["intent"]
+            fields = json.loads(self._file.read_text())
+            intent = fields["intent"]
             if intent is None:
-                return int(whole["position"]), None
+                return int(fields["position"]), None
             buckets = tuple((int(number), int(rows), str(text)) for number, rows, text in intent["buckets"])
             range_ = DeliveredRange(int(intent["after"]), int(intent["through"]), buckets)
-            return int(whole["position"]), range_
+            return int(fields["position"]), range_
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise EnvironmentFailed(
                 f"The delivery journal {self._file} cannot be read: {problem}. Restore it from a copy, or "

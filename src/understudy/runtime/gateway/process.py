@@ -1,8 +1,8 @@
 """The gateway process: intake, boundary and delivery of one flow, behind one Flight port.
 
-It also stands for leader of the controller, first in line: it is the one that notices a dead replica. A
-gateway that was killed is started again with the same folder and port. Its log and its sinks tell it where
-it was, and the replicas, which have been trying to reach it, attach again.
+The gateway is also the first candidate to lead and drive the controller, since it notices a dead replica
+first. A gateway that was killed is started again with the same folder and port. It recovers its positions
+from its log and its sinks, and the replicas, which have been trying to reach it, attach again.
 
 When every source has ended and all their output is delivered, the gateway's work is done and it ends.
 """
@@ -172,7 +172,7 @@ class Gateway:
     # --- status ------------------------------------------------------------------------------------------
 
     def _admit_status(self, _hello: Mapping[str, Any]) -> Accepted:
-        """It is told on the opening of a connection, and again whenever it is asked for."""
+        """Sends the status when a connection opens, and again for every frame that arrives."""
         box: list[Channel] = []
 
         def tell() -> None:

@@ -1,1 +1,1 @@
-"""Ingress: from rows that arrive to sealed buckets that survive a crash."""
+"""Ingest: from rows that arrive to sealed buckets that survive a crash."""

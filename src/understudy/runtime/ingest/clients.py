@@ -1,7 +1,7 @@
 """The last push taken from each client, so that a repeated one is recognised.
 
-A client numbers its pushes upwards and repeats one until it is acknowledged. Per source, so that a client may
-count each source on its own or all together.
+A client numbers its pushes upwards and repeats one until it is acknowledged. The last push is kept for each
+source, so that a client may number the pushes to each source on their own or all together.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-#: More clients than this, and the one that has been silent longest is forgotten.
+#: With more clients than this, the client that has been silent longest is forgotten.
 CLIENTS_MAX = 100_000
 
 

@@ -1,7 +1,7 @@
-"""Feeds: what a source's reader fetches, pushed to ingress as if by a client.
+"""Feeds: rows that a source's reader fetches are pushed to the ingest as if by a client.
 
 A feed numbers its pushes, and each push's note in the log is the position behind its rows. So a feed keeps
-nothing of its own: after a crash it asks ingress for its last note and goes on exactly behind it.
+nothing of its own: after a crash it asks the ingest for its last note and goes on exactly behind it.
 
 `step` does one piece of work and says when the next is due; it never waits. `run_feed` is the loop around it.
 """
@@ -43,7 +43,7 @@ class Feed:
         self._sequence = sequence
 
     def step(self, now_us: int) -> int | None:
-        """Push the rows that are there, if any, and commit them.
+        """Read once; push and commit the rows, if there are any.
 
         Returns the time at which the next step is due (now or earlier: at once), or None after the source was
         closed. A UserError says what is wrong with reader or rows; the source cannot go on.
@@ -93,7 +93,7 @@ def run_feed(
 ) -> None:
     """Step until the source ends, `stop` is set, or `may_push` says no; then close.
 
-    `may_push` blocks while ingress has enough (back pressure) and returns False when it will never need more.
+    `may_push` blocks while the flow cannot take more (back pressure) and returns False when it never will.
     Each step is made within `working`.
     """
     while not stop.is_set() and may_push():

@@ -6,9 +6,9 @@ One commit writes one frame and syncs it before the next frame is begun:
     record: kind, length of the head, length of the body | head (JSON) | body (bytes)
 
 So only the last frame of the last segment can be torn by a crash; it was never acknowledged, and is cut off.
-A bad frame with something behind it was once whole: the disk has damaged it, and going on would lose rows
-that were acknowledged. The header has a checksum of its own so that a damaged length is not taken for a torn
-tail.
+A bad frame with another frame behind it was once complete: the disk has damaged it, and going on would lose
+rows that were acknowledged. The header has a checksum of its own so that a damaged length is not taken for a
+torn tail.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def frame(pieces: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
 
 
 def read_frames(file: Path) -> Read:
-    """Every whole frame of a segment. Damage that no crash explains is EnvironmentFailed."""
+    """Every complete frame of a segment. Damage that no crash explains is EnvironmentFailed."""
     data = memoryview(_contents(file))
     records: list[Record] = []
     at = 0
@@ -136,6 +136,6 @@ def _records(body: memoryview) -> list[Record]:
         start = at + _RECORD.size
         at = start + head_bytes + body_bytes
         head = json.loads(bytes(body[start : start + head_bytes]))
-        # A copy of its own: aligned, and it does not keep the whole segment in memory.
+        # A copy of its own: aligned, and it does not keep all of the segment in memory.
         records.append(Record(RecordKind(kind), head, bytes(body[start + head_bytes : at])))
     return records

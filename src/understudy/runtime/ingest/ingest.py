@@ -1,16 +1,16 @@
-"""Ingress: rows in, sealed buckets out, nothing lost and nothing twice.
+"""Ingest: rows in, sealed buckets out, nothing lost and nothing twice.
 
 Every source has a rising sequence of sealed buckets of its own and is trimmed on its own; no source waits for
 another. They share one log, so that a commit syncs the disk once for all of them. A segment of the log goes
 when every source is trimmed past what the segment holds.
 
 A push is checked first, then queued in the log, then applied. It may be acknowledged once it is committed
-(`commit`), and a bucket goes out (`take`) only when every record that made it is committed: what the outside
-has seen can always be made again. After a crash, `recover` replays the log through the same code and returns
-the buckets that were not trimmed, byte for byte as before; a client that repeats what it had no answer for is
-either recognised or taken in for the first time.
+(`commit`), and a bucket goes out (`take`) only when every record that made it is committed: every bucket that
+was seen outside can be made again. After a crash, `recover` replays the log through the same code and returns
+the buckets that were not trimmed, byte for byte as before. A push that a client repeats because it was not
+acknowledged is either recognised or taken in for the first time.
 
-Any thread may call any method. `commit` waits for the disk and holds nobody else up while it does.
+Any thread may call any method. `commit` waits for the disk without holding up other threads.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PushAccepted:
 
 
 class Ingest:
-    """The ingress of `flow`, with its log in `folder`. Call `recover` first."""
+    """The ingest of `flow`, with its log in `folder`. Call `recover` first."""
 
     def __init__(self, flow: Flow, folder: Path, *, sync: bool = True, segment_bytes: int = 64 << 20) -> None:
         self._flow = flow
@@ -109,7 +109,7 @@ class Ingest:
         now_us: int,
         stream: bytes | memoryview | None = None,
     ) -> PushAccepted:
-        """Take in rows of the source's schema (see `rows.to_table`), or refuse them whole with a RowError.
+        """Take in rows of the source's schema (see `rows.to_table`), or refuse all of them with a RowError.
 
         `now_us` is the wall clock's time. `note` is any JSON value; `last` gives it back, also after a crash.
         `stream` is the table as an Arrow IPC stream, if there is one already: the log keeps its bytes.

@@ -1,4 +1,4 @@
-"""The write-ahead log: what ingress accepted, in order, on disk before anybody is told.
+"""The write-ahead log: accepted pushes, in order, on disk before they are acknowledged.
 
 The log is a folder of segments `00000001.wal`, `00000002.wal`, ... Each opens with a STATE record: all that
 its owner knew at that moment. So a log can be read from the start of any segment, and older ones go as soon
@@ -7,8 +7,8 @@ exists has its state.
 
 `append` only queues a record and gives its position. `commit` writes all that is queued in one frame and
 syncs it once. While one thread syncs, others queue; the next `commit` takes all of theirs together (group
-commit). After a failed write or sync nobody knows what the disk holds, so the log refuses to go on; a restart
-reads it.
+commit). After a failed write or sync the contents of the disk are unknown, so the log refuses to go on; a
+restart reads it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Log:
             self._durable = through
 
     def roll(self, state: Record) -> None:
-        """Begin the next segment with `state`. All records must be committed, and nobody may append now."""
+        """Begin the next segment with `state`. All records must be committed, and none may be appended now."""
         require(state.kind is RecordKind.STATE, f"a segment was begun with {state.kind.name}")
         with self._commit_lock:
             self._require_sound()

@@ -1,6 +1,6 @@
-"""What a client pushes, checked and converted to its source's Arrow schema.
+"""Rows that a client pushes, checked and converted to their source's Arrow schema.
 
-A push is taken whole or refused whole. Conversions that keep the value are allowed (a narrower integer that
+All rows of a push are taken, or none. Conversions that keep the value are allowed (a narrower integer that
 fits, an ISO time as text, an integer as microseconds since 1970); those that would change it are refused, and
 the RowError names field, row and value. A field that is left out is null; a field that the source does not
 have is refused, which also catches misspelled names. A table that has the source's schema already is checked

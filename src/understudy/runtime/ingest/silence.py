@@ -1,11 +1,12 @@
 """How long a source has been silent, as far as this process can tell.
 
-A source with an idle time must not hold the flow back while it has nothing to say: once it was silent for so
-long, its event time goes on at the speed of the clock. Rows that arrive after that may be late, so only
-silence that was really listened to counts. It begins anew whenever a row could have come unheard: while there
-was no room for the source, while a push waited or was being taken in, while its reader worked, and while the
-process was stopped, which shows as a gap between two ticks. It begins with the process, so the time that the
-process was down does not count either. The clock is monotonic: a step of the wall clock is no silence.
+A source with an idle time must not hold the flow back while it has no rows: once it was silent for that long,
+its event time goes on at the speed of the clock. Rows that arrive after that may be late, so silence counts
+only while the gateway could have received a row. It begins anew after every moment in which the gateway could
+not: while there was no room for the source, while a push waited or was being taken in, while its reader
+worked, and while the process was stopped, which shows as a gap between two ticks. It begins with the process,
+so the time that the process was down does not count either. The clock is monotonic: a step of the wall clock
+is no silence.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """One source's rows, cut into buckets and sealed.
 
 A stamper reads no clock and keeps no file: tables and times go in, sealed buckets come out, and equal calls
-give equal buckets. That is what lets the log hold only what arrived.
+give equal buckets. So the log need only hold what arrived.
 
 Bucket k is sealed by the first of these:
 - a row arrives whose time is at or past the end of k plus the source's lateness;
-- an explicit boundary (`seal_through`), such as the one that silence justifies;
+- an explicit boundary (`seal_through`), such as one after enough silence;
 - the source is closed: then everything is sealed through `end_bucket`.
 
-What is sealed comes out in rising numbers. Where the last of them has no rows, a bucket without a table
-carries the boundary, so that nothing downstream waits for rows that do not exist.
+Sealed buckets come out in rising numbers. Where the last of them has no rows, a bucket without a table
+carries the boundary, so that no consumer waits for rows that do not exist.
 
 A row that belongs to a sealed bucket is late. Rows are judged against what was sealed before their push, so
 disorder inside one push is never late. A row far in the future would seal everything before it, so there is a

@@ -1,11 +1,11 @@
-"""What ingress knows at one moment, and the one way it changes: by a log record.
+"""The state of the ingest at one moment. It changes in one way only: by a log record.
 
 Live and after a crash the same records go through the same `apply`, so the same buckets come out. Everything
 that depends on a clock or on a choice is decided before, by the owner, and is in the record: an idle source's
 boundary is a SEAL record, not a timer.
 
-A STATE record holds the whole of it: positions and clients in its head, the rows of open buckets in its body.
-Sealed buckets are not in it; their segment is kept until they are trimmed.
+A STATE record holds all of the state: positions and clients in its head, the rows of open buckets in its
+body. Sealed buckets are not in it; their segment is kept until they are trimmed.
 """
 
 from __future__ import annotations

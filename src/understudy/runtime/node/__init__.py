@@ -1,1 +1,1 @@
-"""A node: one process with its own Spark application, hosting a replica."""
+"""A node: one process with its own Spark application, hosting copies of partitions."""

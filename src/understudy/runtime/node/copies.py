@@ -1,8 +1,8 @@
 """The copies of a node, as the view seats them: the ports of its host.
 
-A node that loses a seat drops that copy and goes on with the others. Nothing of a lost copy is left, and
-all that still comes of it is void, so the process does not have to start over: it is a standby for that
-seat, like any other node.
+A node that loses a seat drops that copy and goes on with the others. It keeps nothing of the copy, and
+ignores late results of its engine, so the process does not have to start over: it is a standby for that seat,
+like any other node.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Copies(Hosting):
         hosted = self._copies[wanted.copy]
         address = self._address_of(wanted.node)
         if address is None:
-            failed = FetchFailed(wanted.attempt, f"nobody knows where {wanted.node} is")
+            failed = FetchFailed(wanted.attempt, f"the address of {wanted.node} is not known")
             self.post(Inside(wanted.copy, wanted.epoch, failed))
             return
         hosted.fetch(wanted, StateFetch(address, wanted, self.host.name, self._settings))
@@ -166,7 +166,7 @@ class Copies(Hosting):
     def unlend(self, copy: Copy, epoch: int, version: int) -> None:
         self._copies[copy].unlend(version)
 
-    # --- a standby fetches what is kept for it -------------------------------------------------------------
+    # --- a standby fetches its snapshot ------------------------------------------------------------------
 
     def _admit_fetch(self, hello: Mapping[str, Any]) -> Accepted:
         node, standby, epoch, lender, version = request_of(hello)
@@ -204,7 +204,7 @@ class Copies(Hosting):
     def _tell_stats(self) -> None:
         copies = {str(copy): self._copy_stats(hosted) for copy, hosted in self._copies.items()}
         each = list(copies.values())
-        whole = {
+        totals = {
             "rows_in": sum(c["rows_in"] for c in each),
             "rows_out": sum(c["rows_out"] for c in each),
             "groups": min((c["groups"] for c in each), default=0),
@@ -214,7 +214,7 @@ class Copies(Hosting):
             "unacked_buckets": max((c["unacked_buckets"] for c in each), default=0),
             "version": max((c["version"] for c in each), default=0),
         }
-        self.mesh.tell(GATEWAY, Frame({"kind": "stats", **whole, "copies": copies}))
+        self.mesh.tell(GATEWAY, Frame({"kind": "stats", **totals, "copies": copies}))
 
     def _copy_stats(self, hosted: HostedCopy) -> dict[str, Any]:
         stats, fetch = hosted.stats, hosted.fetching

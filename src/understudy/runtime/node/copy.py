@@ -1,12 +1,12 @@
 """A copy on its node: an engine with its worker, and the movement of its state.
 
-The protocol is in `core.host` on the node's actor; this does what it asks for. An engine is made and started
-beside the dataflow, in a thread of its own. A copy that leaves takes its engine with it; all that the worker
-still says is void, which the host knows by the seat's epoch.
+The protocol is in `core.host` on the node's actor; a hosted copy carries out its instructions. An engine is
+made and started beside the dataflow, in a thread of its own. A copy that leaves takes its engine with it; the
+host ignores what the worker still reports, which it recognises by the seat's epoch.
 
-A newcomer's trouble is its own. A full disk, a file that was damaged on its way, an engine that does not
-start from its snapshot: the host is told, asks again or gives the seat up, and other copies on the node go
-on.
+The failure of a newcomer harms no other copy. After a full disk, a file that was damaged on its way, or an
+engine that does not start from its snapshot, the host retries or gives the seat up, and the other copies on
+the node go on.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@ paper).
 
 It runs beside the dataflow. Which snapshot goes to which standby is decided by the protocol (`core.replica.
 movement`); the standby then opens an exchange of purpose `state` on the lender's node and names it. The
-lender says how large it is, and streams its files in chunks, followed by what the copy keeps of its output.
+lender says how large it is, and streams its files in chunks, followed by the output that the copy keeps.
 The standby writes the files to a folder of its own; the engine checks their digest before it uses them.
 
-If either side dies half way, the exchange breaks, and the standby's host is told.
+If either side dies half way, the exchange breaks, and the standby's host learns that the fetch has failed.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class StateFetch:
         if self._trouble is not None:
             raise EnvironmentFailed(f"The state cannot be written to {into}: {self._trouble}")
         if self._state is None:
-            raise ConnectionError("the state did not arrive whole")
+            raise ConnectionError("the state did not arrive completely")
         log.info("snapshot %d arrived, %d bytes", self._state.version, self.received_bytes)
         return self._state
 
@@ -239,5 +239,5 @@ def request_of(hello: Mapping[str, Any]) -> tuple[str, Copy, int, Copy, int]:
 
 
 def _bucket(number: int, body: Any) -> Bucket:
-    # A copy of its own: a view would keep the whole message in memory.
+    # A copy of its own: a view would keep all of the message in memory.
     return Bucket(number) if body is None else Bucket(number, bytes(memoryview(body)), len(memoryview(body)))

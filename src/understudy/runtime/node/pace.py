@@ -1,13 +1,13 @@
 """Pace: how long an engine rests after a group when it shares the cores with others.
 
-Even an empty micro-batch costs a good tenth of a second of a core. Many engines on few cores that each take
-whatever is there spend their time on crumbs and fall behind; if each waits a little, what comes meanwhile
-goes into one group. An engine that shares a core with others works its share of the time, so it takes small
-groups often when there is little to do and larger ones as the load grows. That settles by itself: a larger
-group takes longer, but less for each row.
+Even an empty micro-batch costs a good tenth of a second of a core. Many engines on few cores that start a
+micro-batch for every bucket spend their time on fixed costs and fall behind; if each rests a little, the
+buckets that arrive meanwhile go into one group. An engine that shares a core with others works its share of
+the time, so it takes small groups often when there is little to do and larger ones as the load grows. That
+settles by itself: a larger group takes longer, but less for each row.
 
 Copies rest each in its own time, so one may be most of a period behind its partner. When a process is lost,
-those who live on may have to stand in for it: then nobody rests until they are where it was.
+the surviving copies may have to take over for it: then no engine rests until they have reached its position.
 """
 
 from __future__ import annotations

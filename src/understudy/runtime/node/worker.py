@@ -41,7 +41,7 @@ class WorkerStats:
 
 
 class WorkerOwner(Protocol):
-    """Whom the worker works for. Calls come from the worker's thread, `produced` also from the engine's."""
+    """The owner of a worker. Calls come from the worker's thread, `produced` also from the engine's."""
 
     def produced(self, shares: Shares) -> None: ...
 

@@ -1,1 +1,1 @@
-"""Egress's last step: rows to where the user wants them, in order and once."""
+"""Understudy's own kinds of sinks: rows to where the user wants them, in order and once."""

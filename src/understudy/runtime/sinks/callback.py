@@ -1,6 +1,6 @@
 """Output to a function of the user's.
 
-The call and the journal that remembers it are two things, and a crash can come between them: then the call is
+The call and its entry in the journal are two steps, and a crash can come between them: then the call is
 repeated. So a callback sees every bucket at least once, in order, and can use `through` to leave out what it
 has seen.
 """

@@ -18,12 +18,12 @@ _FORMATS: dict[str, type[FolderSink]] = {f".{each.suffix}": each for each in (Pa
 def read_output(path: str | Path) -> pa.Table:
     """The rows that a Parquet or JsonLines sink has written to the folder `path`, in order.
 
-    May be called while the run goes on: it sees whole deliveries only. Types of JSON lines are inferred. A
+    May be called while the run goes on: it sees complete deliveries only. Types of JSON lines are inferred. A
     folder without output gives a table without columns.
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise UserError(f"{path}: there is no such folder. Name the one that the sink writes to.")
+        raise UserError(f"{path}: there is no such folder. Name the folder that the sink writes to.")
     tables = [_read(file) for file in finished_files(folder) if file.path.suffix in _FORMATS]
     return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
 

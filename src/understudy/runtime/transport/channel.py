@@ -1,10 +1,10 @@
 """A channel: one end of a connection that carries frames both ways, in order, until it breaks.
 
-Whatever is sent goes through a bounded queue to a writer thread of its own, so the thread that runs the
-protocol never waits for the network. When a channel has had nothing to say for a while it sends a **beat**.
-A peer that was not heard for `silence_s` counts as gone: a process that is stopped keeps its connections
-open, and only silence gives it away. A broken connection is noticed at once. A process that was itself paused
-has heard nobody, so it listens for a fresh `silence_s` before it judges.
+Frames go through a bounded queue to a writer thread of its own, so the thread that runs the protocol never
+waits for the network. A channel that has sent nothing for a while sends a **beat**. A peer that was not heard
+for `silence_s` counts as gone: a process that is stopped keeps its connections open, and only silence gives
+it away. A broken connection is noticed at once. A process that was itself paused could not hear its peers, so
+it listens for a fresh `silence_s` before it judges.
 
 A channel closes exactly once. `on_closed(reason)` is called then, and nothing arrives after it.
 """
@@ -48,7 +48,7 @@ class FlightWriter(Protocol):
 
 
 class Channel:
-    """Sends frames; is told of frames that arrive. Safe to use from any thread."""
+    """Sends frames, and passes frames that arrive to `on_frame`. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Channel:
             while not self.closed:
                 chunk = reader.read_chunk()
                 self.heard_at = self._clock()
-                frame = assembly.whole(frame_of(chunk.app_metadata, chunk.data))
+                frame = assembly.completed(frame_of(chunk.app_metadata, chunk.data))
                 if frame is None:
                     continue
                 if frame.kind == "bye":

@@ -1,8 +1,8 @@
 """The two sides of a connection: a Flight server that accepts channels, and `connect`, which opens one.
 
 A server has one **handler** per purpose. The handler looks at the hello and either raises (`Fenced`,
-`PeerError`: the caller is told why and is not let in; `NotYet`: the caller is to try again shortly) or
-returns what it wants to be told.
+`PeerError`: the caller gets the reason and is not let in; `NotYet`: the caller is to retry shortly) or
+returns the callbacks for the channel.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NotYet(Exception):
 
 @dataclass(frozen=True)
 class Accepted:
-    """A handler's answer: whom to tell of frames and of the end, and, at once, of the channel itself."""
+    """A handler's answer: the callbacks for the open channel, for its frames and for its end."""
 
     on_open: Callable[[Channel], None]
     on_frame: Callable[[Frame], None]
@@ -128,7 +128,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightInternalError("this connection could not be answered; see the log") from None
 
     def ready(self) -> None:
-        """All handlers are there. Whoever connects before this is asked to try again."""
+        """All handlers are set. A caller that connects before this is asked to retry."""
         self._ready = True
 
     def _handler(self, purpose: str) -> Handler:
@@ -191,7 +191,7 @@ def connect(
         try:
             writer, reader = client.do_exchange(descriptor)
         except (pa.ArrowException, OSError) as error:
-            raise ConnectionError(_told(error)) from None
+            raise ConnectionError(_reason(error)) from None
         try:
             _run_channel(channel, writer, reader, on_open)
         finally:
@@ -214,11 +214,11 @@ def _run_channel(channel: Channel, writer: Any, reader: Any, on_open: Callable[[
         finally:
             late.cancel()
     except flight.FlightUnauthorizedError as error:
-        raise Fenced(_told(error)) from None
+        raise Fenced(_reason(error)) from None
     except flight.FlightServerError as error:
-        raise Refused(_told(error)) from None
+        raise Refused(_reason(error)) from None
     except (StopIteration, pa.ArrowException, OSError) as error:
-        raise ConnectionError(_told(error)) from None
+        raise ConnectionError(_reason(error)) from None
     channel.cancel = reader.cancel
     writing = threading.Thread(target=channel.write_until_closed, args=(writer,), daemon=True)
     watching = threading.Thread(target=_watch, args=(channel,), daemon=True)
@@ -241,5 +241,5 @@ def _watch(channel: Channel) -> None:
             channel.close(f"nothing was heard from it for {channel.silence_s:g} s")
 
 
-def _told(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     return str(error).split(". Detail:", 1)[0].split("\n", 1)[0]

@@ -1,7 +1,7 @@
 """A link: a connection that this process makes, and makes again whenever it breaks.
 
-The gateway, for one, may be killed and started again at any time. A link keeps trying until it is ended, and
-says hello with where its owner stands at that moment.
+Its peer, such as the gateway, may be killed and started again at any time. A link retries until it is ended,
+and asks its owner for a new hello each time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RETRY_REFUSED_S = 1.0
 
 
 class LinkOwner(Protocol):
-    """Who a link belongs to. All calls come from the link's thread."""
+    """The owner of a link. All calls come from the link's thread."""
 
     def link_hello(self, end: str) -> Mapping[str, Any]: ...
 
@@ -39,8 +39,9 @@ class LinkOwner(Protocol):
 class Link:
     """Keeps one connection alive until `end`. `end_name` is what its owner calls the other side.
 
-    `attempts` numbers the attempts of its owner. The other side tells a late hello of an attempt that was
-    given up from the one that counts by it, so it must go on rising when a link is dropped and made anew.
+    `attempts` numbers the attempts of its owner. By this number the other side tells a late hello of an
+    attempt that was given up from the newest one, so it must go on rising when a link is dropped and made
+    anew.
     """
 
     def __init__(

@@ -55,8 +55,8 @@ class Assembly:
         self._pieces: deque[Any] = deque()
         self._size_bytes = 0
 
-    def whole(self, frame: Frame) -> Frame | None:
-        """The frame that is whole now; None while more of it must come. Raises `PeerError`."""
+    def completed(self, frame: Frame) -> Frame | None:
+        """The frame that is complete now; None while more of it must come. Raises `PeerError`."""
         if frame.kind == _PIECE:
             self._keep(frame)
             return None
