@@ -100,7 +100,7 @@ def test_an_unknown_name_is_answered_with_who_is_there(
 
 def test_a_role_that_nobody_has_is_told(settings: RunSettings, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kill", "secondary", settings.folder]) == 2
-    assert "Nobody is secondary" in capsys.readouterr().err
+    assert "No node is secondary" in capsys.readouterr().err
 
 
 def test_a_standby_is_a_member_without_a_seat_and_never_the_gateway(

@@ -194,7 +194,7 @@ def test_without_a_leader_the_user_is_told(
 ) -> None:
     monkeypatch.setattr(wishing, "ANSWER_TIMEOUT_S", 0.2)
     assert main(["drain", "node-1", settings.folder]) == 3
-    assert "Nobody leads run" in capsys.readouterr().err
+    assert "No process leads run" in capsys.readouterr().err
 
 
 def test_a_whole_flow_moves_like_any_partition(

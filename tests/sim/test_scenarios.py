@@ -70,12 +70,12 @@ def dead(copy_at: int) -> Wait:
 
 
 def joined(name: str) -> Wait:
-    return until(f"the leader knows {name}", lambda world: world.store.leader.told.get(name) is True)
+    return until(f"the leader knows {name}", lambda world: world.store.leader.heard_of.get(name) is True)
 
 
 def left(name: str) -> Wait:
     return until(
-        f"the leader knows that {name} left", lambda world: world.store.leader.told.get(name) is False
+        f"the leader knows that {name} left", lambda world: world.store.leader.heard_of.get(name) is False
     )
 
 

@@ -13,7 +13,7 @@ from understudy.history.records import HistoryError
 from understudy.history.verdict import Verdict
 
 VIOLATED = 1
-#: What the judge looks for, and what each means to somebody who is not its author.
+#: The invariants that the judge checks, and what each means to an operator.
 INVARIANTS = {
     "loss-free": "nothing that should be delivered is missing",
     "dup-free": "nothing is delivered twice",
@@ -31,7 +31,7 @@ SHOWN_MAX = 5
 
 def execute(arguments: Namespace) -> int:
     runs = histories([Path(text) for text in arguments.history])
-    codes = [_told(name, files) for name, files in runs]
+    codes = [_print_verdict(name, files) for name, files in runs]
     return max(codes)
 
 
@@ -63,7 +63,7 @@ def judged(files: Sequence[Path]) -> Verdict:
         raise UserError(f"{problem}. Leave it out, or judge it by itself.") from None
 
 
-def _told(name: str, files: Sequence[Path]) -> int:
+def _print_verdict(name: str, files: Sequence[Path]) -> int:
     verdict = judged(files)
     print(f"{name}: flow {verdict.flow}, {verdict.records} records in {len(files)} files")
     views = plural(verdict.views, "view")

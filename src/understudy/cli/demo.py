@@ -159,7 +159,7 @@ def _verdict(
 
 
 def _partitions(settings: RunSettings, story: Story, source_end_us: int) -> dict[str, Any]:
-    """How long each partition's output stayed away, normally and after each kill, until all was whole.
+    """How long each partition's output stayed away: normally, and after each kill until every copy was back.
 
     Nothing for a flow in one piece: its only partition's output is all of the output.
     """
@@ -196,9 +196,9 @@ def _tell(verdict: dict[str, Any], folder: Path) -> None:
     print(f"  interval      {_spread(interval)} between outputs")
     for kill in verdict["kills"]:
         print(f"  silence       {kill['longest_silence_ms']:.0f} ms at most after {kill['node']} was killed")
-    for partition, told in verdict["partitions"].items():
-        silences = ", ".join(f"{each:.0f}" for each in told["longest_silence_ms"])
-        print(f"  {partition:<13} {_spread(told['interval_ms'])}; at most {silences} ms after the kills")
+    for partition, facts in verdict["partitions"].items():
+        silences = ", ".join(f"{each:.0f}" for each in facts["longest_silence_ms"])
+        print(f"  {partition:<13} {_spread(facts['interval_ms'])}; at most {silences} ms after the kills")
     print(f"  latency       {_spread(verdict['latency_ms'])}")
     print(f"  memory        {verdict['memory_mb']['total']:.0f} MB in all at most")
     print(f"  time          {verdict['seconds']:.0f} s\n")

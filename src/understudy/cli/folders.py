@@ -61,7 +61,7 @@ def log_into(settings: RunSettings) -> None:
 def require_empty_outputs(flow: Flow) -> None:
     """Refuse output folders with files of an earlier run.
 
-    A sink goes on behind the last bucket that it finds in its folder. Whatever a new run makes for earlier
+    A sink goes on behind the last bucket that it finds in its folder. The output of a new run for earlier
     buckets would count as delivered.
     """
     for sink in flow.sinks.values():

@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM as something to look at, not an exception that may hit anywhere.
+"""Ctrl-C and SIGTERM as a flag to look at, not an exception that may hit anywhere.
 
-A command that has started processes must end them in good order, whatever the user does meanwhile. While an
-`Interruption` is entered, both signals only set a flag, also when they come again. The command then has
-`END_TIMEOUT_S` to leave; after that it is ended hard, with all that it started.
+A command that has started processes must end them in good order, even if the user presses Ctrl-C again. While
+an `Interruption` is entered, both signals only set a flag, also when they come again. The command then has
+`END_TIMEOUT_S` to leave; after that it is killed, with all that it started.
 
 The handler only writes to a pipe: it runs between two instructions of the main thread, which may hold the
 flag's own lock. A thread reads the pipe and sets the flag.

@@ -40,7 +40,7 @@ def execute(arguments: Namespace) -> int:
     if wanted in ROLES:
         playing = players(wanted, known.seats, _senders(settings), known.nodes)
         if not playing:
-            raise UserError(f"Nobody is {wanted} in run {settings.run} now. {_who(found, known.pids)}")
+            raise UserError(f"No node is {wanted} in run {settings.run} now. {_who(found, known.pids)}")
         if len(playing) > 1:
             raise UserError(
                 f"In run {settings.run} several nodes are each {wanted} of some partitions. Name a node. "

@@ -4,7 +4,7 @@ A command's code is imported only when it is the one asked for: `understudy --he
 Spark. What a command raises decides how the command ends:
 
 - `UserError`, `EnvironmentFailed`: one message on standard error, no stack trace, the error's exit code.
-- Ctrl-C: 130, after whatever was started has been ended.
+- Ctrl-C: 130, after the processes that it started have ended.
 - Anything else is our bug and keeps its stack trace.
 """
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain again when it closes the stream.
+        # The reader of our output has closed it. Python would complain again when it closes the stream.
         sys.stderr.close()
         return 0
     return int(code)

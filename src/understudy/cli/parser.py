@@ -1,4 +1,4 @@
-"""What can be written after `understudy`. Only argparse is needed here, so that help comes at once."""
+"""The arguments of `understudy`. Only argparse is needed here, so that help comes at once."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _REPLICAS = {"PRIM": 0, "SEC": 1}
 
 
 def parser() -> ArgumentParser:
-    whole = ArgumentParser(
+    command_line = ArgumentParser(
         prog="understudy",
         description="Keeps Spark streaming queries running while machines, processes and networks fail.",
         epilog="Each command has its own help: understudy run --help",
     )
-    commands = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = command_line.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for add in (_setup, _run, _demo, _status, _kill, _move, _drain, _check, _simulate, _explain):
         add(commands)
-    return whole
+    return command_line
 
 
 def _command(commands: Any, name: str, summary: str, description: str, example: str) -> ArgumentParser:
@@ -125,7 +125,7 @@ def _demo(commands: Any) -> None:
         "--policy",
         choices=("pair", "flux"),
         default="pair",
-        help="whole replicas, or partitions on four nodes with as many copies each (pair)",
+        help="replicas of the whole flow, or partitions on four nodes with as many copies each (pair)",
     )
     _replicas(made)
     made.add_argument("--folder", metavar="DIR", help="the run's folder (a new one under runs/)")

@@ -1,4 +1,4 @@
-"""A run in words: a line for each node, and the flow's figures. How they are shown is decided elsewhere.
+"""A run in words: a line for each node, and the flow's figures. `view` and `status` show them.
 
 Where a node runs the whole flow, its place is its role. Where the flow has several partitions, a node has a
 place for each copy that it holds: "sessions 0 3*, stats 1*2" are replica 0 of sessions/0, replica 1 of
@@ -43,7 +43,7 @@ class NodeLine:
 
 @dataclass(frozen=True)
 class Figures:
-    """The flow as a whole. A rate is None until there are two moments to compare."""
+    """The figures of the flow. A rate is None until there are two moments to compare."""
 
     rows_in: int | None
     rows_in_per_s: float | None
@@ -86,7 +86,7 @@ def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[N
     `running` maps the names that processes were started under to whether they run.
     """
     seats = seats_in(status)
-    lines, shown = (_whole_lines if in_one_piece(seats) else _partitioned_lines)(status, seats)
+    lines, shown = (_one_piece_lines if in_one_piece(seats) else _partitioned_lines)(status, seats)
     for member in sorted(status.get("members", ())):
         if member not in shown and started_as(member) not in shown:
             lines.append(NodeLine(member, "-", _idle(member in status.get("drained", ()))))
@@ -97,7 +97,9 @@ def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[N
     return lines
 
 
-def _whole_lines(status: Mapping[str, Any], seats: Mapping[Copy, Seat]) -> tuple[list[NodeLine], set[str]]:
+def _one_piece_lines(
+    status: Mapping[str, Any], seats: Mapping[Copy, Seat]
+) -> tuple[list[NodeLine], set[str]]:
     """A line for each replica of the whole flow, and the names that need no other line."""
     senders = senders_in(status)
     lines: list[NodeLine] = []
@@ -216,8 +218,8 @@ def _rows_in(status: Mapping[str, Any]) -> int | None:
 
 
 def _counted(rows: int | None, rows_per_s: float | None) -> str:
-    told = plural(rows or 0, "row")
-    return told if rows_per_s is None else f"{told} ({rows_per_s:.0f}/s)"
+    counted = plural(rows or 0, "row")
+    return counted if rows_per_s is None else f"{counted} ({rows_per_s:.0f}/s)"
 
 
 def plural(count: int, what: str, several: str = "") -> str:

@@ -1,4 +1,4 @@
-"""A policy as it is named on the command line, and in what is told of a run."""
+"""A policy as the command line names it, and as status and titles show it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`understudy run`: a flow on this machine, from the first process to the last.
 
-The flow is loaded here first, so that a mistake in it is told before anything starts. Then this process
-only looks after the others: it starts again what died, shows how things are, and ends everything when the
-work is done, when it is asked to, or when the flow is lost.
+The flow is loaded here first, so that a mistake in it is reported before anything starts. Then this process
+only looks after the others: it starts dead processes again, shows the state of the run, and ends all
+processes when the work is done, when it is asked to, or when the flow is lost.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _local_run(settings: RunSettings, nodes: int, standby: int, view: RunView) -
 
 def _looked_after(run: LocalRun, view: RunView, interruption: Interruption, seconds: float | None) -> int:
     """Keep the run going until it ends, one way or another; the exit code."""
-    # Connected first: a ZooKeeper that does not answer is told before anything else starts.
+    # Connected first: a ZooKeeper that does not answer is reported before anything else starts.
     address, name = run.settings.zookeeper, run.settings.run
     with interruption.unless(lambda: Coordination(address, name)) as coordination:
         _require_new_name(coordination)
@@ -197,23 +197,23 @@ class _Shown:
 
 
 class _Presence:
-    """Tells once that somebody is away, and once that they are back."""
+    """Says once that a process does not answer, and once that it answers again."""
 
     def __init__(self, view: RunView, away: str, back: str) -> None:
         self._view = view
         self._away = away
         self._back = back
         self._seen_s = time.monotonic()
-        self._told = False
+        self._said_away = False
 
     def note(self, present: bool) -> None:
         if present:
             self._seen_s = time.monotonic()
-            if self._told:
-                self._told = False
+            if self._said_away:
+                self._said_away = False
                 self._view.say(self._back)
-        elif not self._told and time.monotonic() - self._seen_s > _AWAY_S:
-            self._told = True
+        elif not self._said_away and time.monotonic() - self._seen_s > _AWAY_S:
+            self._said_away = True
             self._view.say(self._away)
 
 

@@ -1,6 +1,6 @@
 """`understudy setup`: Java's ahead-of-time cache, made once.
 
-The cache only makes starts quicker, so a training that fails is told and forgiven.
+The cache only makes starts quicker, so a failed training is reported and is no error.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Show:
         self.story = Story(now_us())
 
     def play(self, source_s: float) -> Story:
-        """The whole run. Raises the trial's `Finished` if the input ends before the second kill."""
+        """Run from start to end. Raises the trial's `Finished` if the input ends before the second kill."""
         self._wait_for_nodes()
         status = self._wait_until_steady("Every place is filled and output is flowing.")
         self.story.steady_us = now_us()

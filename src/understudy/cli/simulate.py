@@ -34,7 +34,7 @@ def execute(arguments: Namespace) -> int:
         summary = _with_bar(arguments, console)
     else:
         summary = _with_lines(arguments)
-    print(_told(summary))
+    print(_summary_text(summary))
     again = f"--policy {summary.policy}" + (f" --replicas {summary.replicas}" if summary.replicas else "")
     for seed, violation in summary.violations:
         print(f"\nseed {seed} fails:\n{violation}\n")
@@ -43,10 +43,10 @@ def execute(arguments: Namespace) -> int:
 
 
 def _explore(arguments: Namespace) -> int:
-    """Try every order in which things can happen in a small world."""
+    """Try every order of events in a small world."""
     buckets, kills, crashes = arguments.explore, arguments.kills, arguments.gateway_crashes
     setup = small(arguments.policy, buckets, arguments.replicas)
-    # With isolated replicas nobody is seated again, and one replica has no other to take the state from.
+    # With isolated replicas no standby is ever seated, and one replica has no other to take the state from.
     spares = 0 if setup.isolated or setup.replicas == 1 else kills
     bounds = Bounds(setup, spares=spares, kills=kills, crashes=crashes)
     try:
@@ -80,15 +80,15 @@ def _with_lines(arguments: Namespace) -> Summary:
     return _simulate(arguments, _now_and_then(so_far))
 
 
-def _now_and_then(told: Callable[[T], str]) -> Callable[[T], None]:
-    """Print what is told of the progress, but not every time."""
+def _now_and_then(text_of: Callable[[T], str]) -> Callable[[T], None]:
+    """Print the progress, but not every time."""
     last_s = time.monotonic()
 
     def tell(progress: T) -> None:
         nonlocal last_s
         if time.monotonic() - last_s >= _LINE_EVERY_S:
             last_s = time.monotonic()
-            print(told(progress), flush=True)
+            print(text_of(progress), flush=True)
 
     return tell
 
@@ -99,7 +99,7 @@ def _simulate(arguments: Namespace, progress: Callable[[Summary], None]) -> Summ
     )
 
 
-def _told(summary: Summary) -> str:
+def _summary_text(summary: Summary) -> str:
     faults = ", ".join(f"{count} {kind}" for kind, count in summary.faults.most_common()) or "none"
     return "\n".join(
         [

@@ -42,13 +42,13 @@ def _header(settings: RunSettings, status: dict[str, Any]) -> list[str]:
     policy = titled(status["policy"], status["replicas"])
     seats = seats_in(status)
     # The lines below name no partition then, and `move` asks for it.
-    whole = [f"partition {next(iter(seats)).partition}"] if in_one_piece(seats) else []
+    only_partition = [f"partition {next(iter(seats)).partition}"] if in_one_piece(seats) else []
     return [
         f"run {settings.run}",
         f"flow {status['flow']}",
         f"policy {policy}",
         f"epoch {status['epoch']}",
-        *whole,
+        *only_partition,
     ]
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from understudy.cli.picture import Figures, NodeLine, plural
 
-#: Without news, a plain view says this often how things are.
+#: Without news, a plain view prints the figures this often.
 _LINE_EVERY_S = 5.0
 _COLOURS = {
     "ACTIVE": "green",
@@ -47,7 +47,7 @@ _PARTITIONED_COLUMNS: _Columns = (
 
 
 class RunView(Protocol):
-    """Shows a run. `say` is for news, `show` for how things are now."""
+    """Shows a run. `say` is for news, `show` for the current state."""
 
     def say(self, text: str) -> None: ...
 
@@ -73,7 +73,7 @@ class LiveView:
         self._drawn: list[RenderableType] = []
 
     def say(self, text: str) -> None:
-        # As it is: no bracket is markup, and a path that wraps can still be copied whole.
+        # As it is: no bracket is markup, and a path that wraps can still be copied in one piece.
         self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, epoch: int, nodes: Sequence[NodeLine], figures: Figures) -> None:
@@ -91,7 +91,7 @@ class LiveView:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        # What stays on the screen is how things were at the end.
+        # The last state of the run stays on the screen.
         self._live.update(Group(*self._drawn), refresh=True)
         self._live.__exit__(None, None, None)
 

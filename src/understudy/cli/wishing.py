@@ -1,6 +1,6 @@
 """An operator's wish from the command line: sent to the run's leader, answered, and followed.
 
-Following only looks at views. To stop looking stops nothing else.
+Following only looks at views. The wish goes on when the following stops.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from understudy.runtime.settings import RunSettings
 
 DONE, DECLINED = 0, 1
 ANSWER_TIMEOUT_S = 10.0
-#: When nobody is catching up and nothing has been decided for this long, nothing will be soon.
+#: When no copy is catching up and no view was published for this long, the wish is stalled.
 STALLED_S = 5.0
 _CONNECT_TIMEOUT_S = 3.0
 _POLL_S = 0.1
@@ -54,12 +54,12 @@ def connected(arguments: Namespace) -> Iterator[Coordination]:
 
 
 def answered(coordination: Coordination, wish: Wish) -> dict[str, Any] | None:
-    """What the leader answers to a wish; None if it declines, which is told here."""
+    """What the leader answers to a wish; None if it declines, and the reason is printed here."""
     answer = asked(coordination, wish, ANSWER_TIMEOUT_S)
     if answer is None:
         raise EnvironmentFailed(
-            f"Nobody leads run {coordination.run} now: there was no answer within {ANSWER_TIMEOUT_S:.0f} s. "
-            "The wish waits and is looked at when somebody leads again."
+            f"No process leads run {coordination.run} now: no answer within {ANSWER_TIMEOUT_S:.0f} s. "
+            "The wish waits until a process leads again."
         )
     if answer["ok"]:
         return answer
@@ -101,5 +101,5 @@ def follow(
                 print(f"{said} (epoch {view.epoch})", flush=True)
             if seen.done is not None:
                 return DONE if seen.done else DECLINED
-    print("No longer following; what was begun goes on.")
+    print("No longer following; the wish goes on.")
     return interruption.exit_code

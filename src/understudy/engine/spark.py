@@ -155,7 +155,7 @@ class SparkEngine:
         require(through > self._through, f"fragment {self.name}: {through} is not after {self._through}")
         unknown = set(inputs) - set(self._inputs)
         require(not unknown, f"fragment {self.name} has no inputs {sorted(unknown)}")
-        tables = {name: self._whole(name, inputs.get(name)) for name in self._inputs}
+        tables = {name: self._conformed(name, inputs.get(name)) for name in self._inputs}
         before = self._output_through
         ready: dict[BucketId, pa.Table] = {}
         for part, boundary in self._parts(tables, through):
@@ -199,7 +199,7 @@ class SparkEngine:
 
     # One micro-batch
 
-    def _whole(self, name: str, table: pa.Table | None) -> pa.Table:
+    def _conformed(self, name: str, table: pa.Table | None) -> pa.Table:
         schema = self._inputs[name].schema
         if table is None:
             return schema.empty_table()

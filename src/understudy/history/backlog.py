@@ -1,8 +1,8 @@
-"""What a process did and what is not written yet: a bounded queue, and the thread that writes it down.
+"""The events of a process that are not written yet: a bounded queue, and the thread that writes them down.
 
-The thread that did something leaves a *note*: a function that makes the record. The writing thread calls it,
-so looking into a bucket for its rows and its digest costs nobody else anything. Payloads never change, so it
-does not matter when that is.
+A thread leaves a *note* of each event: a function that makes the record. The writing thread calls it, so only
+that thread spends time on the rows and the digest of a bucket. Payloads never change, so it does not matter
+when that happens.
 
 The queue is bounded in notes and in the bytes that they keep alive. When it is full, a caller waits a moment
 at most, once; from then on notes are refused and counted until half of the queue is written, and a

@@ -1,7 +1,7 @@
 """What the histories of one run say, put together: the first half of judging (`judging`).
 
-Some invariants show while records are taken in: what replicas agree on, what is sealed once. The others need
-inputs and outputs of all processes, and wait for the second half.
+Some invariants are checked while records are taken in: that replicas agree, that a bucket is sealed once. The
+others need the inputs and outputs of all processes, and wait for the second half.
 """
 
 from __future__ import annotations

@@ -14,15 +14,15 @@
     sealed-once     a source seals a number once, and its numbers rise
     views-rise      the controller's epochs rise
 
-A history does not hold the input's rows, so the judge cannot recompute results. It relies on what copies
-agree on, and on digests.
+A history does not hold the input's rows, so the judge cannot recompute results. It relies on the agreement
+between copies, and on digests.
 
-**What is missing** is not held against a run, and not passed over either. Where records were removed on
-purpose, the oldest parts, the header that follows tells up to which bucket records may be gone: what would
-need those is not judged. Where records are damaged or were never written, positions begin anew, and the
+**Missing records** are not held against a run, and not passed over either. Where the oldest parts were
+removed on purpose, the header that follows says up to which bucket records may be gone, and the judge does
+not judge those buckets. Where records are damaged or were never written, positions begin anew, and the
 verdict is not clean. A process that was killed may have had more to write: its successor may repeat what it
-recorded, and a delivered bucket that nobody has recorded as produced counts against the run only if copies
-have gone past it, or every process that held one has ended in good order.
+recorded, and a delivered bucket that no process has recorded as produced counts against the run only if
+copies have gone past it, or every process that held a copy has ended in good order.
 """
 
 from __future__ import annotations

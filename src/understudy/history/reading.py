@@ -1,8 +1,8 @@
 """Reads histories: the parts of each process in their order, and what is damaged in them.
 
-Damage ends nothing: a line that is not a record is named by file and number, with the reason, and the
-records after it are read. Only the last line that a process wrote may be unfinished: it was killed while it
-wrote. Files are told apart by their names, parts put in order by their headers.
+Damage does not stop the reading: a line that is not a record is named by file and number, with the reason,
+and the records after it are read. Only the last line that a process wrote may be unfinished, if the process
+was killed while it wrote. The name of a file says which process it belongs to, and headers order the parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from understudy.history.writing import older_parts, process_and_part
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Here something cannot be read, or is missing. `line` 0 is the file as a whole."""
+    """A line that cannot be read, or a part that is missing. `line` 0 stands for all of the file."""
 
     file: str
     line: int

@@ -1,4 +1,4 @@
-"""Records what one process does. The callers say what happened; a thread of its own writes it down.
+"""Records what one process does. Callers report events; a thread of its own writes them down.
 
 Only deliveries are written by the caller, at once: that thread has just waited for the disk anyway, and a
 delivery that is not on record when its gateway is killed would look like a lost one.
@@ -48,7 +48,7 @@ class Look(Protocol):
     def rows(self, bucket: Bucket) -> int: ...
 
     def left_out(self) -> Mapping[str, tuple[str, ...]]:
-        """Columns that digests do not cover, by stream: those that were not told before."""
+        """Columns that digests do not cover, by stream: those that no earlier call returned."""
         ...
 
 

@@ -250,17 +250,17 @@ def line(record: Header | Record) -> str:
 def parsed(text: str) -> Header | Record:
     """The record that `line` wrote. Raises `ValueError` with the reason."""
     try:
-        whole = json.loads(text)
+        fields = json.loads(text)
     except json.JSONDecodeError as problem:
         # Without the place: it would be taken for a line and a column of the history.
         raise ValueError(f"not JSON: {problem.msg}") from None
-    if not isinstance(whole, dict):
+    if not isinstance(fields, dict):
         raise ValueError("not an object")  # noqa: TRY004
-    kind = whole.pop("kind", None)
+    kind = fields.pop("kind", None)
     parser = _PARSERS.get(kind) if isinstance(kind, str) else None
     if parser is None:
         raise ValueError(f"unknown kind {kind!r}")
-    return parser.record(whole)
+    return parser.record(fields)
 
 
 #: Checks a value of a field against its type; JSON's lists become tuples.
@@ -275,21 +275,21 @@ class _Parser:
         self._kind = kind
         self._checks = {name: _check(hints[name]) for name in _NAMES[kind.kind]}
 
-    def record(self, whole: dict[str, Any]) -> Header | Record:
-        if whole.keys() != self._checks.keys():
+    def record(self, fields: dict[str, Any]) -> Header | Record:
+        if fields.keys() != self._checks.keys():
             names = sorted(self._checks)
-            raise ValueError(f"a {self._kind.kind} record has the fields {names}, not {sorted(whole)}")
-        values = [check(whole[name], name) for name, check in self._checks.items()]
+            raise ValueError(f"a {self._kind.kind} record has the fields {names}, not {sorted(fields)}")
+        values = [check(fields[name], name) for name, check in self._checks.items()]
         made: Header | Record = self._kind(*values)
         return made
 
 
 class _HeaderParser(_Parser):
-    def record(self, whole: dict[str, Any]) -> Header | Record:
-        if whole.get("version") == FORMAT_VERSION:
-            return super().record(whole)
+    def record(self, fields: dict[str, Any]) -> Header | Record:
+        if fields.get("version") == FORMAT_VERSION:
+            return super().record(fields)
         # Of another format only so much is known for certain.
-        known = {name: self._checks[name](whole.get(name), name) for name in ("version", "flow")}
+        known = {name: self._checks[name](fields.get(name), name) for name in ("version", "flow")}
         return Header(**known)
 
 

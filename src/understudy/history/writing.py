@@ -7,13 +7,13 @@
 A part that has reached its size is renamed, and the next one begins with a header that says what a reader
 must know of those before it: they may be gone. All parts of a process together keep within a total.
 
-A process that begins again under the same name, as a gateway does, goes on in the newest part. It needs
-nothing of what is there: a bounded look at the end tells which buckets and views are on record, and whatever
-that look does not find is recorded once more, which the judge takes for what it is. So neither the length of
-a history nor damage to it stands in the way of a restart.
+A process that begins again under the same name, as a gateway does, goes on in the newest part. It does not
+have to read its history: a bounded look at the end shows which buckets and views are on record, and it
+records the others once more, which the judge accepts as a repetition. So neither the length of a history nor
+damage to it stands in the way of a restart.
 
 A history that cannot be written, above all because the disk is full, ends there: the last lines make room
-for a record that says so, and the process goes on without. Nothing here raises for want of a disk.
+for a record that says so, and the process goes on without it. Nothing here raises because of a full disk.
 """
 
 from __future__ import annotations
@@ -190,14 +190,14 @@ class PartedFile:
 
     def _write_header(self, *, begins: bool) -> None:
         known = self.on_record
-        told = (begins, known.highest, known.epoch)
-        self._append([line(Header(FORMAT_VERSION, self._flow, self._process, known.part, *told))])
+        since = (begins, known.highest, known.epoch)
+        self._append([line(Header(FORMAT_VERSION, self._flow, self._process, known.part, *since))])
 
     def _append(self, lines: Sequence[str]) -> None:
-        whole = "".join(f"{each}\n" for each in lines).encode()
+        text = "".join(f"{each}\n" for each in lines).encode()
         size = os.fstat(self._descriptor).st_size
         try:
-            rest = memoryview(whole)
+            rest = memoryview(text)
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError:

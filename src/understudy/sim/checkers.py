@@ -1,4 +1,4 @@
-"""One checker per invariant, for all that can be told where it happens.
+"""One checker per invariant that can be checked where it could break.
 
     loss-free        no bucket with rows is missing from what a sink holds
     dup-free         no bucket reaches a sink twice
@@ -13,7 +13,7 @@
     bounded          buffers stay within their limits
     sound            every host's own `check` passes, and none rejects what another one sent
 
-What takes a look at the whole world is in `sim.invariants`.
+Invariants of the whole world are in `sim.invariants`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A small engine over buckets: what Spark is to a real node, in plain Python.
 
-What output bucket m holds is a pure function of the input buckets through m, whatever groups they came in.
-It has one operator of each kind that treats state differently:
+The contents of output bucket m are a pure function of the input buckets through m, however those were
+grouped. The engine has one operator of each kind that treats state differently:
 
     rows (key, value) -+-> running sum per key       state for ever
                        +-> sum per key and window    state that a boundary closes

@@ -1,4 +1,4 @@
-"""What may fail, and when: every fault is for every policy.
+"""The faults, and when they may happen: every fault is for every policy.
 
     kill          a node is killed: a copy, a lender, a standby, a spare
     kill standby  a standby is killed, wherever its catch-up is
@@ -18,10 +18,9 @@
     bad snapshot, bad fetch, bad install, hung fetch
                   a movement of state that fails or hangs at each of its steps
 
-A flow survives anything but the loss of every copy of a partition's state, so faults that would cause that
-are left out (`may_lose`), unless a schedule asks for just that. That includes what the controller cannot
-know: if one copy has died unnoticed, a false suspicion of the other is a second loss at once
-(`may_suspect`).
+A flow survives every fault but the loss of all copies of a partition's state, so faults that would cause that
+are left out (`may_lose`), unless a schedule asks for just that. The controller cannot know everything: if one
+copy has died unnoticed, a false suspicion of the other is a second loss at once (`may_suspect`).
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def doomed(world: World) -> set[str]:
 
 
 def sure(world: World, partition: Partition, besides: str) -> bool:
-    """Whether the partition's state is safe on a process other than this one, whatever becomes known."""
+    """Whether the partition's state is safe on another process, whichever deaths are still to be reported."""
     unsure = doomed(world) | {besides}
     found: set[Copy] | None = None
     for view in views(world):
@@ -97,7 +96,7 @@ def seated(world: World, node: str) -> set[Partition]:
 def may_lose(world: World, node: str) -> bool:
     """Whether the flow survives the loss of this node now."""
     if not world.store.views:
-        # The first view may seat it, and nobody would have its state.
+        # The first view may seat it, and no process would have its state.
         return False
     if world.setup.isolated:
         return not seated(world, node) or _replica_sure(world, node)
@@ -121,19 +120,21 @@ def may_suspect(world: World, node: str) -> bool:
 
 
 def _replica_sure(world: World, node: str) -> bool:
-    """With isolated replicas: whether a whole replica is active without this node."""
+    """With isolated replicas: whether all copies of some replica are active without this node."""
     unsure = doomed(world) | {node}
     for view in views(world):
         replicas = {copy.replica for copy in view.copies_on(node)}
-        whole = [
-            r for r in range(world.setup.replicas) if r not in replicas and _whole(world, view, r, unsure)
+        safe = [
+            r
+            for r in range(world.setup.replicas)
+            if r not in replicas and _all_active(world, view, r, unsure)
         ]
-        if not whole:
+        if not safe:
             return False
     return True
 
 
-def _whole(world: World, view: View, replica: int, unsure: set[str]) -> bool:
+def _all_active(world: World, view: View, replica: int, unsure: set[str]) -> bool:
     return all(
         seats.seats[replica].status is Status.ACTIVE
         and holders(world, view, partition).get(Copy(partition, replica), GATEWAY) not in {*unsure, GATEWAY}

@@ -1,8 +1,8 @@
 """A simulated flow: its topology, its input, and everything that must come of it.
 
-Inputs are fixed before a run begins. One engine for each partition, fed with the whole input in one go, says
-what every engine must take, hold and put out, and what every sink must get; so checkers need no memory of
-their own: the position of an engine or a sink says what must come next.
+Inputs are fixed before a run begins. One reference engine for each partition, fed with all input in one go,
+shows what every engine must take, hold and put out, and what every sink must get; so checkers need no memory
+of their own: the position of an engine or a sink decides what must come next.
 """
 
 from __future__ import annotations

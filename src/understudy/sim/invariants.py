@@ -1,4 +1,4 @@
-"""The invariants that take a look at the whole world.
+"""The invariants of the whole world.
 
 kept        a bucket that a living copy has not taken is kept by a living copy of its producer, by a
             state on its way to one, or by the source's log

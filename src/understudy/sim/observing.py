@@ -1,6 +1,6 @@
-"""What a simulated world shows to those who watch it: checkers, measurements, and writers of histories.
+"""The events that a simulated world shows to its observers: checkers, measurements, writers of histories.
 
-A watcher is told of everything that a process would put on record. It must not change anything.
+An observer sees every event that a process would put on record. It must not change the world.
 """
 
 from __future__ import annotations

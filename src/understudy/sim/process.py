@@ -1,7 +1,7 @@
 """A simulated process: a host with its driver, and the ports of `core.driver` around it.
 
-A process is an actor. `act(action)` is all that changes it, and it answers with the effects on the world
-around it: what it sent, cut off and reported. What an action does depends on nothing but the process and the
+A process is an actor. Only `act(action)` changes it, and it answers with the effects on the world around it:
+parcels sent, connections cut, reports. The effects of an action depend on nothing but the process and the
 action, so an exploration may keep the answer.
 
     ("event", e)                 a parcel, a view, a connection that came or went
@@ -9,7 +9,7 @@ action, so an exploration may keep the answer.
     ("produce", copy)            an engine puts out what its group completed; a sink has written its group
     ("finish", copy)             the engine stands still again
     ("snap", copy, ok)           a snapshot is taken, or failed
-    ("fetched", copy, kept)      a state has arrived whole; None: it could not be fetched
+    ("fetched", copy, kept)      a state has arrived completely; None: it could not be fetched
     ("install", copy, ok)        an engine has started from it, or would not
     ("feed", source)             the next bucket of a source, read again from the log or sealed now
     ("timer", key)               a timer fires

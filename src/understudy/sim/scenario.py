@@ -202,11 +202,11 @@ class Script:
         heal(world)
         while self._step() or let_time_pass(self.world, self._may):
             if world.steps > STEPS_MAX:
-                raise Violation("converged", world.told("it goes on for ever"))
+                raise Violation("converged", world.with_choices("it goes on for ever"))
         try:
             check_converged(world)
         except Violation as violation:
-            raise Violation(violation.invariant, world.told(violation.what)) from violation
+            raise Violation(violation.invariant, world.with_choices(violation.what)) from violation
         return world
 
     def _carry_out(self, act: Act) -> None:
@@ -238,7 +238,7 @@ class Script:
             case Wait(what, moment):
                 while not moment(world):
                     if not (self._step() or let_time_pass(self.world, self._may)) or world.steps > STEPS_MAX:
-                        raise Violation("converged", world.told(f"this never came: {what}"))
+                        raise Violation("converged", world.with_choices(f"this never came: {what}"))
 
     def _node(self, copy: Copy) -> str:
         assert self.world.view is not None

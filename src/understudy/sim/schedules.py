@@ -132,17 +132,17 @@ class Schedule:
         world.feed_max = None
         while self._step() or let_time_pass(world):
             if world.steps > STEPS_MAX:
-                raise Violation("converged", world.told("it goes on for ever"))
+                raise Violation("converged", world.with_choices("it goes on for ever"))
         try:
             check_converged(world)
         except Violation as violation:
-            raise Violation(violation.invariant, world.told(violation.what)) from violation
+            raise Violation(violation.invariant, world.with_choices(violation.what)) from violation
         return world
 
     # --- one step ----------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """Let one thing happen; False if nothing can but timers."""
+        """Let one choice happen; False if there are only timers."""
         if self.random.random() < self.timer_chance and self._fire(self.world.timers()):
             return True
         choices = self.world.choices()

@@ -45,8 +45,8 @@ FIXED = frozenset(
         *("bytes_max", "group_buckets_max", "group_bytes_max", "acks_when_processed", "own"),
     }
 )
-#: What only tells of the past, or is derived from the rest: copied, and no part of its state.
-TOLD = frozenset(
+#: What only records the past, or is derived from the rest: copied, and no part of its state.
+DERIVED = frozenset(
     {
         *("_story", "events_handled", "_out", "dropped", "number", "declined", "refused", "driver"),
         "fresh_timers",
@@ -104,7 +104,7 @@ def freeze(value: Any) -> Hashable:
     if kind is list or kind is deque:
         return tuple(freeze(each) for each in value)
     if kind in WALKED:
-        left_out = FIXED | TOLD
+        left_out = FIXED | DERIVED
         return tuple(freeze(getattr(value, name)) for name in _names(value) if name not in left_out)
     _expect_immutable(kind)
     return value  # type: ignore[no-any-return]

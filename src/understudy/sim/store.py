@@ -1,9 +1,9 @@
 """The store and its leader: members, reports, the published view, and the controller that decides.
 
-The leader reads levels, not edges: it compares which nodes are members with those it has been told of. It
+The leader reads levels, not edges: it compares the members with those that its controller has heard of. It
 handles one event at a time, and the next only when all views that the last one led to are stored. A leader
-that is replaced can store nothing more; the next one begins from what is stored. A report stays in the
-store until the views that reflect it are stored, so the next leader reads it again.
+that is replaced can store nothing more; the next one begins from the stored view. A report stays in the store
+until the views that reflect it are stored, so the next leader reads it again.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MakeController = Callable[[View | None], Controller]
 
 @dataclass(eq=False, slots=True)
 class Leader:
-    """A controller in office, and which members it has been told of."""
+    """A controller in office, and which members it has heard of: whether each joined or left."""
 
     controller: Controller
-    told: dict[str, bool] = field(default_factory=dict)
+    heard_of: dict[str, bool] = field(default_factory=dict)
     publishing: deque[View] = field(default_factory=deque)
     timers: dict[Hashable, int] = field(default_factory=dict)
     #: The process whose report is being acted on.
@@ -83,16 +83,16 @@ class Store:
     # --- what the leader can do next ---------------------------------------------------------------------
 
     def news(self) -> list[str]:
-        """The nodes of which the leader can be told that they joined or left."""
+        """The nodes of which the leader has not yet heard that they joined or left."""
         leader = self.leader
         if leader.publishing:
             return []
-        found = [node for node in self.members if not leader.told.get(node)]
-        found += [node for node, here in leader.told.items() if here and node not in self.members]
+        found = [node for node in self.members if not leader.heard_of.get(node)]
+        found += [node for node, here in leader.heard_of.items() if here and node not in self.members]
         view = leader.controller.view
         if view is not None:
             named = sorted(view.nodes_named - self.members.keys())
-            found += [node for node in named if node not in leader.told]
+            found += [node for node in named if node not in leader.heard_of]
         return found
 
     def waiting(self) -> list[str]:
@@ -102,7 +102,7 @@ class Store:
     # --- the leader's steps ------------------------------------------------------------------------------
 
     def tell_member(self, node: str) -> None:
-        self.leader.told[node] = node in self.members
+        self.leader.heard_of[node] = node in self.members
         order = self.members.get(node)
         self.handle(MemberLeft(node) if order is None else MemberJoined(node, order))
 

@@ -1,14 +1,14 @@
 """One simulated world, for every policy: processes, connections between them, a store with its leader.
 
-Everything that could happen next is a *choice*, and `take` lets it happen. The world neither draws lots nor
-counts time: a random schedule, an exploration and a clock differ only in which choice they take.
+Every event that could happen next is a *choice*, and `take` lets it happen. The world neither draws random
+numbers nor counts time: a random schedule, an exploration and a clock differ only in which choice they take.
 
     ("deliver", serial, to)      what a connection brings to one of its ends: up, a parcel, down
     ("lose", serial, to)         the rest of a broken connection is lost, its end is noticed
     ("call", caller, callee)     a connection that is needed is made, or made again
     ("hang up", caller, callee)  one that is needed no longer is closed
     ("start" | "produce" | "finish" | "snap" | "fetch" | "install", node, copy)
-                                 the next thing that an engine, a sink or a movement of state does
+                                 the next step of an engine, a sink or a movement of state
     ("feed", source)             the next bucket of a source
     ("view", node, epoch)        a view reaches a process, from the store
     ("tell", node)               a process's report reaches the store
@@ -118,7 +118,7 @@ class Setup:
 
 
 class World:
-    """Every process starts when it is added; `take` is the only other thing that changes anything."""
+    """Every process starts when it is added; otherwise only `take` changes the world."""
 
     def __init__(
         self, setup: Setup, observers: Iterable[Observer] = (), *, keep: Callable[[int], int] = lambda n: n
@@ -314,13 +314,13 @@ class World:
     # --- one step ----------------------------------------------------------------------------------------
 
     def take(self, choice: Choice) -> None:
-        """Let one thing happen. Raises `Violation` if it shows that an invariant does not hold."""
+        """Let one choice happen. Raises `Violation` if it shows that an invariant does not hold."""
         self.steps += 1
         self.story.append(" ".join(str(each) for each in choice))
         try:
             self._take(choice)
         except Violation as violation:
-            raise Violation(violation.invariant, self.told(violation.what)) from violation
+            raise Violation(violation.invariant, self.with_choices(violation.what)) from violation
 
     def _take(self, choice: Choice) -> None:
         match choice:
@@ -431,15 +431,15 @@ class World:
         try:
             check_kept(self)
         except Violation as violation:
-            raise Violation(violation.invariant, self.told(violation.what)) from violation
+            raise Violation(violation.invariant, self.with_choices(violation.what)) from violation
 
-    def told(self, what: str) -> str:
+    def with_choices(self, what: str) -> str:
         """The error, with the last choices that led to it."""
         if "the last choices:" in what:
             return what
         return "\n".join([what, "the last choices:", *(f"  {line}" for line in self.story)])
 
-    # --- for those who copy a world, or let time pass in it ----------------------------------------------
+    # --- for subclasses that copy a world, or let time pass in it ----------------------------------------
 
     def _store_to_change(self) -> Store:
         return self.store

@@ -217,7 +217,7 @@ class _Term:
         self._coordination = coordination
         self._controller = controller
         self._seen: dict[str, int] = {}
-        self._told_left: set[str] = set()
+        self._known_left: set[str] = set()
         self._due: dict[Hashable, float] = {}
 
     def follow_members(self, members: list[Member], patient: bool) -> bool:
@@ -228,16 +228,16 @@ class _Term:
         gone = [node for node in self._seen if node not in there]
         for node in gone if patient else gone + unseen:
             # A member that left and keeps its seat is missing at every look; the machine hears of it once.
-            if node not in self._told_left:
-                self._told_left.add(node)
+            if node not in self._known_left:
+                self._known_left.add(node)
                 self._handle(MemberLeft(node))
         # Members without a seat first: the machine acts once it knows of every node with a seat.
         for node in sorted(there, key=lambda each: (each in named, there[each])):
             if self._seen.get(node) != there[node]:
-                self._told_left.discard(node)
+                self._known_left.discard(node)
                 self._handle(MemberJoined(node, there[node]))
         self._seen = there
-        self._told_left &= self._named
+        self._known_left &= self._named
         return patient and bool(unseen)
 
     @property

@@ -89,7 +89,7 @@ def _text_block(source: Source, kind: str, path: Path, cursor: Cursor, complete:
         if file.seek(0, 2) < cursor.at:
             raise RowError(f"source {source.name!r}: {path} is now shorter than what was read of it.")
         file.seek(cursor.at)
-        data = _whole_lines(path, file, complete)
+        data = _complete_lines(path, file, complete)
     if not data:
         return None
     lines = data.splitlines()
@@ -106,8 +106,8 @@ def _text_block(source: Source, kind: str, path: Path, cursor: Cursor, complete:
     return Block(table, replace(cursor, at=cursor.at + len(data), line=cursor.line + len(lines)))
 
 
-def _whole_lines(path: Path, file: Any, complete: bool) -> bytes:
-    """Whole lines from here on, about a block of them; the unfinished end only if the file is complete."""
+def _complete_lines(path: Path, file: Any, complete: bool) -> bytes:
+    """Complete lines from here on, about a block of them; the unfinished end only if the file is complete."""
     data = b""
     while True:
         more: bytes = file.read(_BLOCK_BYTES)

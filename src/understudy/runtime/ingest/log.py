@@ -129,7 +129,7 @@ class Log:
             self._durable = through
 
     def roll(self, state: Record) -> None:
-        """Begin the next segment with `state`. All records must be committed, and none may be appended now."""
+        """Begin the next segment with `state`. All records must be committed; none may be appended now."""
         require(state.kind is RecordKind.STATE, f"a segment was begun with {state.kind.name}")
         with self._commit_lock:
             self._require_sound()
