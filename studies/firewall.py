@@ -8,7 +8,7 @@ of an (app, src). The rows are a pure function of their numbers.
 Even rows start sessions, pair after pair; odd rows end them, three blocks of 10,000 later and shuffled within
 their block, so a session lasts two to four blocks. A cycle over all pairs is ten blocks.
 
-Two things cannot be said in Spark's append mode exactly as the paper has them:
+Two properties of the paper's flow cannot be had exactly in Spark's append mode:
 
 * There a group stays in state for ever. Here a session is over when its pair was silent for five and a half
   blocks, so at any moment about 85,000 of the 100,000 pairs have a session in state.
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 - how every Spark program calls it
 
 import understudy as us
 

@@ -2,8 +2,8 @@
 
     python studies/flux_overhead.py [--nodes 2] [--repeat 3] [--seconds 40] [--only none,flux]
 
-The firewall flow (`firewall.py`) is offered more rows than anybody can take and held back by the ingress
-buffer; no history is kept and no engine waits to be given more. Three ways to run it on the same cores:
+The firewall flow (`firewall.py`) is offered more rows than any policy can take and held back by the buffer of
+its source; no history is kept and no engine rests. Three ways to run it on the same cores:
 
 * *none*: the whole flow on one node. The paper's single dataflow is partitioned too; a partitioned flow with
   one copy of each partition is no policy here.
@@ -11,9 +11,9 @@ buffer; no history is kept and no engine waits to be given more. Three ways to r
 * *flux*: every partition twice, with as many partitions, so that both run the same number of engines.
 
 Rows a second are those whose results are delivered: the slope of the line that fits the output's progress
-best, since it comes in steps. Wait is from a bucket being sealed at ingress to the output that it completes
-being durable; with a full buffer before it, that is mostly the buffer. The runs take turns, in an order that
-rotates, and medians count.
+best, since it comes in steps. Wait is the time from the sealing of a bucket at the gateway until the output
+that it completes is durable; with a full buffer before it, that is mostly the buffer. The runs take turns, in
+an order that rotates, and medians count.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def summed(runs: list[dict[str, Any]]) -> dict[str, float]:
     return {kind: median(run["cpu_s_per_million"].get(kind) or 0.0 for run in runs) for kind in kinds}
 
 
-def told(result: dict[str, Any], policies: list[str]) -> None:
+def print_table(result: dict[str, Any], policies: list[str]) -> None:
     rates = {policy: middle(result["runs"][policy], "rows_per_s") for policy in policies}
     print(f"\n{'':8} {'rows/s':>8} {'to none':>8} {'paper':>6} {'wait p50':>10} {'memory':>9}  each run")
     for policy in policies:
@@ -122,7 +122,7 @@ def told(result: dict[str, Any], policies: list[str]) -> None:
     totals = {policy: sum(cost.values()) for policy, cost in costs.items()}
     print(f"  {'all':20}" + "".join(f" {p} {totals[p]:>7.2f}  " for p in policies))
     if "cluster" in totals and "flux" in totals:
-        # Others on the machine take from rows a second, and hardly from this.
+        # Other load on the machine lowers rows a second, and hardly changes this.
         result["cpu_cluster_to_flux"] = round(totals["cluster"] / totals["flux"], 3)
         print(f"cluster to flux, by CPU time for a row: {result['cpu_cluster_to_flux']:.2f}")
 
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40, help="measured in each run")
     parser.add_argument("--warm-s", type=float, default=30, help="before that, with a full state")
     parser.add_argument("--offered", type=float, default=420_000, help="rows a second")
-    parser.add_argument("--buffer-mb", type=int, default=32, help="that ingress keeps for one consumer")
+    parser.add_argument("--buffer-mb", type=int, default=32, help="that a source keeps for one consumer")
     parser.add_argument("--group-mb", type=int, default=4, help="that an engine takes at a time")
     parser.add_argument("--heap", type=int, default=640, help="of each Java, MB")
     parser.add_argument("--light-compiler", action="store_true", help="for Java, in all runs")
@@ -174,7 +174,7 @@ def main() -> None:
             result["runs"][policy].append(run)
             say(f"{policy}, {turn + 1} of {arguments.repeat}: {run}")
             save("flux_overhead", result)
-    told(result, policies)
+    print_table(result, policies)
     save("flux_overhead", result)
     draw(result, policies)
 

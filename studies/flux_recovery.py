@@ -10,8 +10,9 @@ seconds, one node is killed; the standby takes its places, level by level, and t
 Then its history is judged, and all of its output is compared with the same results worked out by numpy.
 A run that is not steady within 30 s after its state is full is measured and harmed all the same.
 
-* *silence*: the time between two outputs of one partition reaching egress. After the kill the longest that
-  touches the time until ten seconds after every partition was whole again; before it, the usual ones.
+* *silence*: the time between two outputs of one partition reaching the gateway. After the kill the longest
+  one that touches the time until ten seconds after every partition had all its copies again; before it, the
+  usual ones.
 * *pause*: how long the copy that lived on stood still for the snapshot of its state. In the paper it stands
   still while its state moves.
 * *moved*: from that snapshot until the state is installed in an engine that has started.
@@ -133,15 +134,15 @@ def recovery(arguments: argparse.Namespace, rate: float) -> tuple[dict[str, Any]
         trial.kill(arguments.victim or _first_seated(trial))
         killed_us = trial.harms[-1].at_us
         trial.wait_decided()
-        whole_us = trial.wait("every partition to be whole again", all_active, timeout_s=300)["at_us"]
-        say(f"every partition is whole again after {(whole_us - killed_us) / 1e6:.1f} s")
+        whole_us = trial.wait("all copies of every partition", all_active, timeout_s=300)["at_us"]
+        say(f"every partition has all its copies again after {(whole_us - killed_us) / 1e6:.1f} s")
         trial.wait_finished(timeout_s=300 + 10 * arguments.seconds)
     finally:
         run.stop()
     check_history(folder)
     verdict = compare_with_truth(folder, FIREWALL, VALUES, finished=True)
     history = folder / "run" / "history"
-    # Past the end of the input all windows close at once, which says nothing about anybody's pace.
+    # Past the end of the input all windows close at once, which says nothing about the pace of a partition.
     rows_in_max = max(sample.rows_in for sample in watch.samples)
     ended_us = next(sample.at_us for sample in watch.samples if sample.rows_in == rows_in_max)
     delivered = [d for d in deliveries(history / "gateway.jsonl") if d.at_us <= ended_us]
@@ -167,7 +168,7 @@ def recovery(arguments: argparse.Namespace, rate: float) -> tuple[dict[str, Any]
 
 
 def _first_seated(trial: Trial) -> str:
-    """The node that has the first place. Who has one and who waits depends on who was up first."""
+    """The node that has the first seat. Which nodes get seats depends on which were up first."""
     status = trial.wait("seats", lambda status: bool(status["seats"]))
     return started_as(next(iter(status["seats"].values()))["node"])
 
@@ -175,7 +176,7 @@ def _first_seated(trial: Trial) -> str:
 # --- telling ----------------------------------------------------------------------------------------------
 
 
-def told(result: dict[str, Any]) -> None:
+def print_table(result: dict[str, Any]) -> None:
     arguments, calm, taken = result["settings"], result["steady"], result["input"]
     before, during = result["output"]["before"], result["output"]["during"]
     moved_states = result["moves"]
@@ -209,8 +210,8 @@ def told(result: dict[str, Any]) -> None:
         ("state moved", f"{megabytes:.1f} MB, {len(moved_states)} copies", "8.5 MB"),
         ("pause of the copy that lives on, most, ms", f"{max(pauses):.0f}", "941"),
         ("moved and installed, s for a copy, most", f"{max(moved):.2f}", "0.941"),
-        ("every partition whole again, s", f"{result['whole_again_s']:.1f}", "about 1"),
-        ("kept at ingress at most, MB", result["buffered_mb_max"], "400K"),
+        ("all copies of every partition again, s", f"{result['whole_again_s']:.1f}", "about 1"),
+        ("kept at the gateway at most, MB", result["buffered_mb_max"], "400K"),
         (
             "lost / duplicated / wrong / out of order",
             f"{verdict['lost']} / {verdict['duplicated']} / {verdict['wrong'] + verdict['strange']} / "
@@ -275,7 +276,7 @@ def draw(drawn: dict[str, Any], file: Path) -> None:
             color="green",
             linestyle="--",
             linewidth=1,
-            label="every partition is whole again",
+            label="every partition has all its copies again",
         )
     rate.legend(loc="lower right", fontsize=8)
     figure.savefig(file, dpi=130)
@@ -304,7 +305,7 @@ def ceiling(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"settings": vars(arguments), "tried": tried}
 
 
-def told_ceiling(result: dict[str, Any]) -> None:
+def print_ceiling(result: dict[str, Any]) -> None:
     print(f"\n{'rows/s':>8} {'taken in':>9} {'done':>8} {'latency, ms':>12} {'growing by':>11}  holds")
     for each in result["tried"]:
         print(
@@ -334,7 +335,7 @@ def main() -> None:
     if arguments.find_ceiling:
         result = ceiling(arguments)
         save("flux_ceiling", result)
-        told_ceiling(result)
+        print_ceiling(result)
         return
     try:
         result, drawn = recovery(arguments, arguments.rate)
@@ -342,7 +343,7 @@ def main() -> None:
         parser.exit(1, f"The input ended while waiting for {waiting}. Give more --seconds or less --rate.\n")
     save("flux_recovery", result)
     draw(drawn, RESULTS / "flux_recovery.png")
-    told(result)
+    print_table(result)
 
 
 if __name__ == "__main__":

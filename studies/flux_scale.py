@@ -8,9 +8,9 @@ every constant: 0.5 ms and 1 Gbit/s links, 95 us and 16 us per kB to handle a pa
 1 MB a second, however many nodes there are, so what grows is overhead. Copies sit in a chain, one node is
 spare. Three shapes:
 
-* *one fragment*: ingress -> N partitions on N nodes -> egress
-* *exchange*: two fragments of N partitions each on N nodes, everybody talking to everybody between them
-* *exchange of 16*: two fragments of 16 partitions, whatever the number of nodes
+* *one fragment*: source -> N partitions on N nodes -> sink
+* *exchange*: two fragments of N partitions each on N nodes, each partition of one talks to all of the other
+* *exchange of 16*: two fragments of 16 partitions, for any number of nodes
 
 A frame is what the transport writes; control is the bytes of all heads. A node that holds copies is killed.
 *Taken over*: when the last process has heard of the death. *Active*: when every copy is active again. *Late
@@ -33,9 +33,9 @@ and for each death, with V views of O(N) bytes each:
 
 The gateway stops it first: at 95 us for a frame, 1,000 partitions and one bucket a second keep its thread
 busy for three quarters of the time, and with about 1,300 it falls behind. In an exchange of N by N the nodes
-come to that at about 750. After a death the store is what one waits for: at 1,000 nodes it sends 158 kB to
-everybody, four times, and the last has heard of the death 1.3 s after the first. A store that takes 1 MB at
-most for one view, as ZooKeeper does unless told otherwise, takes about 6,000 partitions.
+come to that at about 750. After a death the store takes longest: at 1,000 nodes it sends 158 kB to every
+process, four times, and the last has heard of the death 1.3 s after the first. A store that takes 1 MB at
+most for one view, as ZooKeeper does by default, takes about 6,000 partitions.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ FIXED_PARTITIONS = 16
 class Sizes:
     """Frames as the transport writes them, measured once for each kind of parcel.
 
-    Of a view, what has changed since the one that the two had last.
+    Of a view, what has changed since the last view that the two exchanged.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Trial:
         }
 
     def _failure(self) -> dict[str, Any]:
-        """Kill a node that holds something; watch until everybody knows that every copy is active again."""
+        """Kill a node that holds copies; watch until every process knows that all copies are active again."""
         world = self.world
         alive = sorted(world.newest.load)
         world.counts = Counts()

@@ -6,13 +6,13 @@ Machines fail at random, each on average once in MTTF. A replacement is there at
 it needs has caught up after MTTR; `--ratio` is MTTF / MTTR. A run ends when some state has no copy left.
 Three ways to place the copies on N machines:
 
-* *cluster pairs*: N/2 machines run the flow, the other N/2 run it again. One machine lost makes its whole
-  half useless until that has caught up, so any loss in the other half ends it. The half is taken to catch up
-  as fast as one machine does, the best case.
+* *cluster pairs*: N/2 machines run the flow, the other N/2 run it again. One lost machine makes its half
+  useless until that has caught up, so any loss in the other half ends the flow. We assume the best case, that
+  a half catches up as fast as one machine does.
 * *partition pairs, mirrored*: each machine has one partner that holds the other copies of all it has.
 * *partition pairs, chained*: the copies of a machine's partitions are spread over its two neighbours.
 
-For partition pairs the real controller decides who sits where and says when a flow is lost. The lines are the
+For partition pairs the real controller decides the seats and says when a flow is lost. The lines are the
 paper's formulas. They count one failure of a pair where there are two machines that can fail first, so points
 are expected at half of them; a chained layout has two neighbours that must not fail instead of one.
 """
@@ -100,14 +100,14 @@ def partition_pairs(
         moving: list[Copy] = []
         assert controller.view is not None
         if isinstance(event, MemberLeft):
-            # The replacement is there when it is needed, and takes the seats of the one that goes.
+            # The replacement joins at once, and takes the seats of the machine that fails.
             joined += 1
             done += controller.handle(MemberJoined(f"n{joined}", joined))
             post(now + random.expovariate(1 / mttf), MemberLeft(f"n{joined}"))
             moving = controller.view.copies_on(event.node)
         done += controller.handle(event)
         for timer in [each for each in done if isinstance(each, SetTimer)]:
-            # The last holder of a state is dead indeed: nobody comes back.
+            # The last holder of a state is really dead: it does not come back.
             done += controller.handle(TimerFired(timer.key))
         for copy in moving:
             # A standby that waits for this state waits in vain.

@@ -1,4 +1,4 @@
-"""What stays behind when a command is killed: nothing should.
+"""Orphans: the processes that a killed command leaves behind. There should be none.
 
     python studies/orphans.py [--only NAME] [--signals KILL,TERM] [--moments WORD,WORD]
 

@@ -105,7 +105,7 @@ def tuned(heap_mb: int, folder: Path) -> SparkSession:
 
 
 def as_shipped(heap_mb: int, folder: Path) -> SparkSession:
-    """Spark's own settings, but for as many shuffle partitions as cores, as anybody sets for a small job."""
+    """Spark's own settings, but for as many shuffle partitions as cores, as is usual for a small job."""
     jvm = start_jvm(heap_mb=heap_mb, stderr=folder / "jvm.log", cache=None)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_GATEWAY_PORT"] = str(jvm.port)

@@ -21,7 +21,7 @@ from watching import Sample
 def input_facts(
     inputs: list[tuple[int, float]], samples: list[Sample], rate: float, killed_us: int, whole_us: int
 ) -> dict[str, Any]:
-    """Rows a second taken in, second by second: usually, and while the partitions were not whole.
+    """Rows a second taken in, second by second: usually, and while a partition lacked a copy.
 
     `samples` are of the time in which the source had rows.
     """

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812 - how every Spark program calls it
 
 from understudy.demo.packets import SCHEMA, lanes_for, packets
 from understudy.flow.flow import Flow
