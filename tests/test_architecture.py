@@ -11,7 +11,7 @@ import pytest
 import understudy
 
 ROOT = Path(understudy.__file__).parent
-#: What each package may import of ours. Whoever is not listed may import anything.
+#: The packages of ours that each package may import. A package that is not listed may import all of them.
 ALLOWED = {
     "flow": {"flow"},
     "core": {"core"},

@@ -1,4 +1,4 @@
-"""What can be written after `understudy`, and what is said when it cannot."""
+"""The arguments of `understudy`, and the messages for wrong ones."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ flow.source("packets", us.Push("ts timestamp"), time="ts")
         (FLOW_WITHOUT_SINK, "has no sink"),
     ],
 )
-def test_a_bad_flow_file_is_told_in_one_message_and_nothing_is_started(
+def test_a_bad_flow_file_is_reported_in_one_message_and_nothing_is_started(
     command: str,
     content: str | None,
     said: str,
@@ -205,7 +205,7 @@ def test_a_run_does_not_begin_in_the_folder_of_another(
     "arguments",
     [["status"], ["kill", "node-1"], ["move", "sessions/0", "node-1"], ["drain", "node-1"]],
 )
-def test_without_any_run_whoever_asks_for_one_is_told(
+def test_without_any_run_a_command_that_needs_one_says_so(
     arguments: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -241,7 +241,7 @@ def test_simulate_sums_up_what_happened(capsys: pytest.CaptureFixture[str]) -> N
     assert "catch-ups" in out
 
 
-def test_a_failure_of_java_is_told_without_its_stack(
+def test_a_failure_of_java_is_reported_without_its_stack(
     good_flow: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(_path: str) -> None:
@@ -252,7 +252,7 @@ def test_a_failure_of_java_is_told_without_its_stack(
     assert capsys.readouterr().err == "understudy explain: node-1 failed: Insufficient driver memory\n"
 
 
-def test_a_taken_port_is_told_before_anything_starts(
+def test_a_taken_port_is_reported_before_anything_starts(
     good_flow: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -264,7 +264,7 @@ def test_a_taken_port_is_told_before_anything_starts(
     assert not Path("runs").exists()
 
 
-def test_a_zookeeper_that_does_not_answer_is_told_before_anything_starts(
+def test_a_zookeeper_that_does_not_answer_is_reported_before_anything_starts(
     good_flow: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -1,4 +1,4 @@
-"""`understudy check` on small histories written by hand: whole, damaged and cut."""
+"""`understudy check` on small histories written by hand: complete, damaged and cut."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_whole_history_holds_every_invariant(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_complete_history_holds_every_invariant(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", str(run_folder)]) == 0
     out = capsys.readouterr().out
     assert "VIOLATED" not in out
@@ -126,7 +128,7 @@ def test_replicas_that_differ_are_named(run_folder: Path, capsys: pytest.Capture
     assert "stats/0:0 on a and stats/0:1 on b made different rows of bucket 2" in capsys.readouterr().out
 
 
-def test_the_unfinished_last_line_of_a_killed_process_is_told_and_forgiven(
+def test_the_unfinished_last_line_of_a_killed_process_is_reported_and_forgiven(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = run_folder / "history" / "gateway.jsonl"
@@ -162,7 +164,7 @@ def test_a_history_without_its_oldest_parts_says_from_where_on_it_was_judged(
     assert "judged from bucket 3 on" in capsys.readouterr().out
 
 
-def test_columns_that_digests_leave_out_are_told(
+def test_columns_that_digests_leave_out_are_named(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _write(
@@ -172,7 +174,7 @@ def test_columns_that_digests_leave_out_are_told(
     assert "not compared, floating-point: mean, sum of sessions" in capsys.readouterr().out
 
 
-def test_a_history_that_was_not_written_to_the_end_is_told(
+def test_a_history_that_was_not_written_to_the_end_is_reported(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stopped = StoppedRecord(9, "a", "No space left on device")
@@ -203,7 +205,7 @@ def test_the_worst_of_several_runs_decides(run_folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty"])
-def test_nothing_to_judge_is_told(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_judge_is_reported(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert main(["check", str(tmp_path / name)]) == 2
     assert str(tmp_path / name) in capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_afterwards_ctrl_c_is_an_exception_again() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_work_is_abandoned_when_somebody_asks_to_end() -> None:
+def test_work_is_abandoned_when_the_user_asks_to_end() -> None:
     begun, never = threading.Event(), threading.Event()
 
     def endless() -> None:

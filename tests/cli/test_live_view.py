@@ -20,8 +20,8 @@ def test_a_plain_view_tells_a_change_once(capsys: pytest.CaptureFixture[str]) ->
     view = PlainView()
     view.show(1, [PRIMARY, STANDBY], FIGURES)
     view.show(1, [PRIMARY, STANDBY], FIGURES)
-    told = capsys.readouterr().out.splitlines()
-    assert [line.split("  ", 1)[1] for line in told] == [
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split("  ", 1)[1] for line in printed] == [
         "node-1.1: ACTIVE as primary, sends  (epoch 1)",
         "node-3.1: STDBY (ready)  (epoch 1)",
         FIGURES.sentence,
@@ -68,7 +68,7 @@ def test_nothing_moves_when_numbers_grow() -> None:
         assert first.index(column) == second.index(column)
 
 
-def test_at_the_end_nobody_is_told_to_press_ctrl_c() -> None:
+def test_at_the_end_the_view_no_longer_offers_ctrl_c() -> None:
     assert "Ctrl-C" not in shown(80, ([PRIMARY], FIGURES)).split("epoch 4")[-1]
 
 

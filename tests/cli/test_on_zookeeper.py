@@ -98,7 +98,9 @@ def test_an_unknown_name_is_answered_with_who_is_there(
     assert family.is_running()
 
 
-def test_a_role_that_nobody_has_is_told(settings: RunSettings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_role_that_no_node_has_is_reported(
+    settings: RunSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["kill", "secondary", settings.folder]) == 2
     assert "No node is secondary" in capsys.readouterr().err
 

@@ -30,8 +30,8 @@ STATUS: dict[str, Any] = {
 
 def test_seats_come_first_then_standbys_then_what_is_still_starting() -> None:
     lines = node_lines(STATUS, {"node-1": True, "node-2": True, "node-3": True})
-    told = [(line.node, line.place, line.state, line.sends) for line in lines]
-    assert told == [
+    drawn = [(line.node, line.place, line.state, line.sends) for line in lines]
+    assert drawn == [
         ("node-1.1", "primary", "DEAD", False),
         ("node-2.1", "secondary", "ACTIVE", True),
         ("node-3.1", "-", "STDBY (ready)", False),
@@ -42,8 +42,8 @@ def test_seats_come_first_then_standbys_then_what_is_still_starting() -> None:
 def test_further_replicas_of_a_whole_flow_go_by_their_number() -> None:
     third = {"node": "node-3.1", "status": "STDBY", "epoch": 4}
     status = {**STATUS, "seats": {**STATUS["seats"], "sessions+stats/0:2": third}, "drained": ["node-2.1"]}
-    told = [(line.node, line.place, line.state) for line in node_lines(status, {})]
-    assert told == [
+    drawn = [(line.node, line.place, line.state) for line in node_lines(status, {})]
+    assert drawn == [
         ("node-1.1", "primary", "DEAD"),
         ("node-2.1", "secondary", "draining"),
         ("node-3.1", "replica 2", "STDBY"),
@@ -134,5 +134,5 @@ def test_marks_tell_replicas_apart_and_are_explained() -> None:
 
 def test_sources_that_have_to_wait_are_named() -> None:
     assert "back pressure" not in figures({}, STATUS).sentence
-    told = figures({}, {**STATUS, "waiting_for_room": ["packets", "rules"]}).sentence
-    assert told.endswith("buffered 1.0 MB; back pressure on packets, rules")
+    drawn = figures({}, {**STATUS, "waiting_for_room": ["packets", "rules"]}).sentence
+    assert drawn.endswith("buffered 1.0 MB; back pressure on packets, rules")

@@ -142,7 +142,7 @@ def test_a_move_that_is_declined_ends_with_1_and_the_reason(
 
 def test_a_move_that_fails_on_the_way_ends_with_1(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.let_standbys(CopyMoveFailed)
-    # Whoever is tried fails, for ever; the wish is over with the first.
+    # Every node that is tried fails; the wish is over with the first.
     assert main(["move", "sessions/0:PRIM", "node-3", run.folder]) == 1
     assert "sessions/0:0 cannot move to node-3.1 any more" in capsys.readouterr().out
 
@@ -189,7 +189,7 @@ def test_without_waiting_the_answer_is_enough(run: Run, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "stats/1:1 is to move to node-3.1\n"
 
 
-def test_without_a_leader_the_user_is_told(
+def test_without_a_leader_the_command_says_so(
     settings: RunSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(wishing, "ANSWER_TIMEOUT_S", 0.2)

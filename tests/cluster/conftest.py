@@ -1,4 +1,4 @@
-"""Whole runs: real Spark applications, a real ZooKeeper, real kills. What is started here ends here."""
+"""Complete runs: real Spark applications, a real ZooKeeper, real kills. What is started here ends here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ StartTrial = Callable[..., Trial]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[StartTrial]:
-    """Starts a run of the counting flow; ends it, whatever the test did."""
+    """Starts a run of the counting flow; ends it when the test has passed or failed."""
     runs: list[LocalRun] = []
 
     def begin(

@@ -1,4 +1,4 @@
-"""Partition pairs on real processes: whatever is killed or moved, the output is what it would have been."""
+"""Partition pairs on real processes: kills and moves do not change the output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 15.0
 
 
 class Pushing:
-    """Pushes rows at an even pace until it is told that it is enough."""
+    """Pushes rows at an even pace until it is stopped."""
 
     def __init__(self, address: str) -> None:
         self._enough = threading.Event()
@@ -75,7 +75,7 @@ def test_two_nodes_and_the_gateway_die_and_nothing_is_lost_or_repeated(
     trial, pushing = flux
     first, second = holders(trial.wait_running(patience_s=PATIENCE_S))
     trial.kill(first)
-    status = trial.wait("a whole flow again", lambda s: first not in holders(s) and all_active(s))
+    status = trial.wait("every copy again", lambda s: first not in holders(s) and all_active(s))
     assert len(holders(status)) == 2
     trial.kill("gateway")
     trial.restart("gateway")

@@ -1,4 +1,4 @@
-"""The pair on real processes: whatever is killed, the output is what it would have been."""
+"""The pair on real processes: kills do not change the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fails while it comes up again is retried; only a first start may end a run.
+"""A process that fails while it comes up again is retried; only a failed first start may end a run.
 
 These runs have no nodes, so no Spark: what matters is that the run goes on, with all that it holds.
 """
@@ -66,9 +66,9 @@ def test_a_gateway_that_cannot_come_up_again_is_tried_until_it_can(
             pauses_s.append(again_at - time.monotonic())
         assert pauses_s == sorted(pauses_s)
         assert pauses_s[-1] > 2 * pauses_s[0] > 0
-        told = run.setbacks["gateway"].text
-        assert "3 times in a row" in told
-        assert f"cannot listen on {run.settings.host}:{run.settings.gateway_port}" in told
+        setback = run.setbacks["gateway"].text
+        assert "3 times in a row" in setback
+        assert f"cannot listen on {run.settings.host}:{run.settings.gateway_port}" in setback
         assert main(["status", run.settings.folder]) == EnvironmentFailed.exit_code
         assert "cannot listen" in capsys.readouterr().err
     look_until(run, lambda: run.status() is not None)

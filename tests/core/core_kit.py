@@ -1,4 +1,4 @@
-"""What the tests of `core/` share: buckets, seats and views in short, and a machine's whole state."""
+"""What the tests of `core/` share: short forms of buckets, seats and views, and all of a machine's state."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def view(epoch: int, **by_name: Seats) -> View:
     return View(epoch, {Partition(name): each for name, each in by_name.items()})
 
 
-# --- the whole state of a machine ------------------------------------------------------------------------
+# --- all of a machine's state ----------------------------------------------------------------------------
 
 #: `_out` is where a host writes down its instructions: it is begun anew with every event.
 SCRATCH = frozenset({"_out"})
@@ -64,24 +64,24 @@ SCRATCH = frozenset({"_out"})
 COUNTED = frozenset({"_cuts", "events_handled", "_story"})
 
 
-def state_of(thing: Any, leave_out: frozenset[str] = SCRATCH) -> Any:
+def state_of(value: Any, leave_out: frozenset[str] = SCRATCH) -> Any:
     """Everything a machine consists of, as values that can be compared. An unknown kind of part raises."""
-    match thing:
+    match value:
         case None | bool() | int() | str() | float() | Enum() | Topology() | View():
-            return thing
+            return value
         case Mapping():
-            return [(state_of(k, leave_out), state_of(v, leave_out)) for k, v in thing.items()]
+            return [(state_of(k, leave_out), state_of(v, leave_out)) for k, v in value.items()]
         case set() | frozenset():
-            return sorted((state_of(each, leave_out) for each in thing), key=repr)
+            return sorted((state_of(each, leave_out) for each in value), key=repr)
         case list() | tuple() | deque():
-            return [state_of(each, leave_out) for each in thing]
-    kind = type(thing)
+            return [state_of(each, leave_out) for each in value]
+    kind = type(value)
     if not kind.__module__.startswith("understudy.core"):
         raise TypeError(f"{kind} is not known to be part of a machine")
-    if dataclasses.is_dataclass(thing):
-        parts = {each.name: getattr(thing, each.name) for each in dataclasses.fields(thing)}
+    if dataclasses.is_dataclass(value):
+        parts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     else:
-        parts = dict(vars(thing))
+        parts = dict(vars(value))
     return kind.__name__, {k: state_of(v, leave_out) for k, v in parts.items() if k not in leave_out}
 
 

@@ -1,4 +1,4 @@
-"""A whole flow in memory: hosts on their drivers, a controller, and links that keep the order of parcels.
+"""A flow in memory: hosts on their drivers, a controller, and links that keep the order of parcels.
 
 Nothing happens by itself: `settle` carries out all that waits, oldest first; timers fire only by `fire`.
 """

@@ -35,7 +35,7 @@ def kept(fleet: Fleet) -> int:
     )
 
 
-def whole(fleet: Fleet) -> bool:
+def all_active(fleet: Fleet) -> bool:
     view = fleet.controller.view
     return view is not None and all(seat.status is ACTIVE for seat in view.seats.values())
 
@@ -44,7 +44,7 @@ def catch_up(fleet: Fleet) -> None:
     """Let requests be repeated until every seat is active again."""
     for _ in range(20):
         fleet.settle()
-        if whole(fleet):
+        if all_active(fleet):
             return
         fleet.fire("ask")
     raise AssertionError("a standby does not catch up")

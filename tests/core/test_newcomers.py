@@ -45,7 +45,7 @@ def view(epoch: int, second: Seat) -> View:
 BOTH = view(1, Seat("b", 1, ACTIVE))
 ONE = view(2, Seat("b", 1, DEAD))
 NEWCOMER = view(3, Seat("c", 3, STDBY))
-WHOLE = view(4, Seat("c", 3, ACTIVE))
+ALL_ACTIVE = view(4, Seat("c", 3, ACTIVE))
 
 
 def parcels(done: Iterable[HostInstruction], to: str) -> list[Parcel]:
@@ -93,7 +93,7 @@ def test_a_standby_asks_again_when_it_can_reach_the_lender() -> None:
 
 
 def test_a_gateway_keeps_for_a_newcomer_that_it_heard_of_before_its_first_view() -> None:
-    """The lender has told the view that seats the newcomer, and acknowledges what its snapshot lacks."""
+    """The lender has sent the view that seats the newcomer, and acknowledges what its snapshot lacks."""
     host = Host(GATEWAY, TOPOLOGY)
     host.handle(PeerUp("a", 1))
     host.handle(ParcelFrom("a", 1, Relay(NEWCOMER)))

@@ -76,7 +76,7 @@ def test_no_payload_of_a_borrowed_state_is_alive_once_it_was_trimmed() -> None:
     assert alive() == 0
 
 
-def test_even_a_rejected_event_is_told_without_its_rows() -> None:
+def test_the_story_shows_even_a_rejected_event_without_its_rows() -> None:
     host = working()
     with pytest.raises(BrokenInvariant) as raised:
         host.handle(Inside(FIRST, 1, Produced(((SINK.partition, run(2, 1)),))))
@@ -96,11 +96,11 @@ def test_an_exception_names_the_machine_the_reason_the_events_and_their_causes()
     first, title, *lines = str(raised.value).splitlines()
     assert first == "a: the engine finished a group that it was never given"
     assert title == "the story of a:"
-    told = [line.split(maxsplit=1)[1] for line in lines[-6:]]
-    assert told[0] == "Data 1..2 source/0:0 > f/0:0, gateway#41"
-    assert told[1] == "Data 3..3 source/0:0 > f/0:0, gateway#42"
-    assert told[3] == "view 2, gateway#43"
-    assert told[-1].endswith("-> rejected")
+    shown = [line.split(maxsplit=1)[1] for line in lines[-6:]]
+    assert shown[0] == "Data 1..2 source/0:0 > f/0:0, gateway#41"
+    assert shown[1] == "Data 3..3 source/0:0 > f/0:0, gateway#42"
+    assert shown[3] == "view 2, gateway#43"
+    assert shown[-1].endswith("-> rejected")
     counted = [int(line.split(maxsplit=1)[0]) for line in lines]
     assert counted == list(range(1, len(lines) + 1)), "events are numbered without a gap"
     assert raised.value.__cause__ is not None
@@ -124,17 +124,17 @@ def test_a_story_is_bounded_and_keeps_the_latest() -> None:
     assert int(lines[-1].split()[0]) == host.events_handled
 
 
-def test_every_event_with_rows_or_a_whole_view_is_told_in_short() -> None:
+def test_every_event_with_rows_or_a_whole_view_is_shortened() -> None:
     host = working()
     state = CopyState(5, 10, ((SINK.partition, OutletState(run(9), 10, 8, ())),))
-    for event, told in (
+    for event, shown in (
         (ViewSeen(view(1, f=seats(1, "a", "b"))), "view 1"),
         (ParcelFrom(GATEWAY, 1, Relay(view(1, f=seats(1, "a", "b"))), 3), "view 1, gateway#3"),
         (Inside(FIRST, 1, Produced(((SINK.partition, run(4, 6)),))), "Produced f/0:0@1: 4..6 > sink/0"),
         (Inside(SECOND, 9, Installed(2, state)), "Installed f/0:1@9: attempt 2, version 5"),
     ):
         host.handle(event)
-        assert host.story().splitlines()[-1].split(maxsplit=1)[1] == told
+        assert host.story().splitlines()[-1].split(maxsplit=1)[1] == shown
 
 
 def test_a_controller_tells_its_story_too() -> None:
@@ -156,7 +156,7 @@ class Broken(Machine[str, str]):
         pass
 
 
-def test_only_errors_of_the_protocol_are_told_with_the_story() -> None:
+def test_only_errors_of_the_protocol_come_with_the_story() -> None:
     machine = Broken("machine")
     with pytest.raises(PeerError, match=r"machine: theirs\nthe story of machine:\n.*1 theirs -> rejected"):
         machine.handle("theirs")

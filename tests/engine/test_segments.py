@@ -76,7 +76,7 @@ def test_an_unknown_unit_is_a_mistake_of_ours() -> None:
         fragments_of(flow_of(a=("s",)), "node")
 
 
-def test_segments_are_told_without_spark() -> None:
+def test_segments_are_known_without_spark() -> None:
     code = (
         "import sys, understudy.engine.segments, understudy.engine.interface; "
         "sys.exit('pyspark' in sys.modules)"

@@ -130,7 +130,7 @@ def test_an_input_of_another_flow_is_refused() -> None:
         us.Flow("f").fragment(stranger, time="ts")(same)
 
 
-def test_what_is_missing_from_the_whole_is_named() -> None:
+def test_a_part_that_a_flow_lacks_is_named() -> None:
     flow = us.Flow("f")
     with pytest.raises(us.FlowError, match="no source"):
         flow.validate()
@@ -258,7 +258,7 @@ def test_policies_are_found_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_a_policy_is_carried_whole(name: str) -> None:
+def test_a_policy_is_stored_with_all_its_parameters(name: str) -> None:
     policy = policy_named(name, silence_ms=700)
     assert Policy.from_json(json.loads(json.dumps(policy.to_json()))) == policy
 

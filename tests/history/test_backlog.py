@@ -1,4 +1,4 @@
-"""What waits to be written: in order, bounded, and what does not fit is told."""
+"""Notes that wait to be written: in order, bounded, and counted where they do not fit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_notes_are_written_in_their_order(tmp_path: Path, file: PartedFile) -> N
 
 
 @pytest.mark.parametrize("limits", [{"notes_max": 4}, {"bytes_max": 400}], ids=["notes", "bytes"])
-def test_what_does_not_fit_is_counted_where_it_is_missing_and_holds_nobody_up(
+def test_notes_that_do_not_fit_are_counted_where_they_are_missing_and_hold_no_caller_up(
     tmp_path: Path, file: PartedFile, limits: dict[str, int]
 ) -> None:
     backlog = Backlog(file, "n", **limits)

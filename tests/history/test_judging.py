@@ -141,7 +141,7 @@ def lose_every_delivery(run: Run) -> None:
 
 
 def leave_a_gap(run: Run) -> None:
-    """No rows are lost in it, but the sink was never told that."""
+    """No rows are lost in it, but the sink never got that empty range."""
     change(run, "gateway", delivery(run, "stats", 1), after=3)
 
 

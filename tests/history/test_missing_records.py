@@ -1,4 +1,4 @@
-"""What is missing from a history is told, and not held against the run: processes that were killed, parts
+"""The judge names missing records and does not hold them against the run: processes that were killed, parts
 that were removed, lines that are damaged.
 """
 
@@ -411,7 +411,7 @@ def test_every_delivery_to_a_sink_may_be_damaged_and_the_run_still_end(tmp_path:
 @pytest.mark.parametrize(
     "said", [MissedRecord(9, "gateway", 3), StoppedRecord(9, "gateway", "No space left on device")]
 )
-def test_records_that_were_never_written_are_told_and_do_not_count_as_lost(
+def test_records_that_were_never_written_are_reported_and_do_not_count_as_lost(
     tmp_path: Path, said: Record
 ) -> None:
     run = partitioned()

@@ -95,14 +95,14 @@ def test_no_kind_is_left_out_here_and_none_has_the_name_of_another() -> None:
 def test_a_record_that_lacks_a_field_has_one_more_or_one_of_another_type_is_refused(
     record: Header | Record,
 ) -> None:
-    whole = json.loads(line(record))
-    for name in whole.keys() - {"kind", "version"}:
+    fields = json.loads(line(record))
+    for name in fields.keys() - {"kind", "version"}:
         with pytest.raises(ValueError, match="has the fields"):
-            parsed(json.dumps({key: value for key, value in whole.items() if key != name}))
+            parsed(json.dumps({key: value for key, value in fields.items() if key != name}))
         with pytest.raises(ValueError, match=f"{name} is None"):
-            parsed(json.dumps({**whole, name: None}))
+            parsed(json.dumps({**fields, name: None}))
     with pytest.raises(ValueError, match="has the fields"):
-        parsed(json.dumps({**whole, "more": 1}))
+        parsed(json.dumps({**fields, "more": 1}))
 
 
 @pytest.mark.parametrize("kind", ["attached", "detached", "fenced"])
@@ -239,14 +239,14 @@ def spoiled(chance: random.Random, text: str) -> bytes:
             at, what = chance.randrange(len(spoiled)), bytes(chance.randrange(256) for _ in range(2))
             spoiled[at : at + chance.randint(0, 3)] = chance.choice((b"", what, b"9", b'"', b"\n"))
         return bytes(spoiled)
-    whole = json.loads(text)
-    for name in chance.sample(sorted(whole.keys() - {"version", "flow"}), chance.randint(1, 2)):
-        value = whole[name]
+    fields = json.loads(text)
+    for name in chance.sample(sorted(fields.keys() - {"version", "flow"}), chance.randint(1, 2)):
+        value = fields[name]
         if isinstance(value, list) and value and chance.random() < 0.5:
             value[chance.randrange(len(value))] = chance.choice(VALUES)
         else:
-            whole[name] = chance.choice(VALUES)
-    return json.dumps(whole).encode()
+            fields[name] = chance.choice(VALUES)
+    return json.dumps(fields).encode()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -266,6 +266,6 @@ def test_no_spoiled_line_keeps_the_reader_or_the_judge_from_their_work(tmp_path:
             # A spoiled header may name another format or flow; that is said, and nothing else is.
             continue
         assert verdict.records > 0
-        for told in [finding.what for finding in verdict.findings] + list(map(str, verdict.damages)):
+        for sentence in [finding.what for finding in verdict.findings] + list(map(str, verdict.damages)):
             # It can be printed.
-            assert told.encode()
+            assert sentence.encode()

@@ -139,7 +139,7 @@ def test_what_is_needed_of_a_long_part_is_found_by_a_bounded_look_at_its_end(tmp
     found = OnRecord.at_the_end_of(file)
     # What lies further back is not looked for.
     assert (found.part, found.highest, found.epoch, found.delivered) == (4, 3_999, 7, {"counts": 3})
-    # The head of the part says how far things were at least.
+    # The header of the part says through which bucket there were records at least.
     file.write_text("\n".join([head, view, *("{ rubbish" for _ in range(TAIL_BYTES)), ""]))
     found = OnRecord.at_the_end_of(file)
     assert (found.part, found.highest, found.epoch, found.delivered) == (4, 100, 6, {})
@@ -207,7 +207,7 @@ def test_a_history_that_ended_on_a_full_disk_goes_on_with_the_next_process(tmp_p
     assert not judge(tmp_path.glob("*.jsonl")).clean
 
 
-def test_a_folder_that_cannot_be_written_keeps_nobody_from_working(
+def test_a_folder_that_cannot_be_written_keeps_no_process_from_working(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "taken").write_text("a file, where the folder should be")

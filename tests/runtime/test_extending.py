@@ -115,7 +115,7 @@ def test_the_sink_of_the_page_holds_every_row_once_across_crashes(
 ) -> None:
     assert deliver(flow, tmp_path, 3, monkeypatch, dies=False) == NOTHING
     assert deliver(flow, tmp_path, 6, monkeypatch, dies=True) == 3
-    assert deliver(flow, tmp_path, 9, monkeypatch, dies=False) == 6, "the transaction was whole"
+    assert deliver(flow, tmp_path, 9, monkeypatch, dies=False) == 6, "the transaction was complete"
     assert in_sink() == list(range(10))
 
 

@@ -127,8 +127,8 @@ def test_two_processes_that_need_each_other_are_connected_once(
     one, other, serial = connected(processes, to)
     for index in range(3):
         one.send(other.name, here(index), 70 + index)
-    told = [("parcel", one.name, (here(index), 70 + index, serial)) for index in range(3)]
-    assert [other.next() for _ in range(3)] == told, "in order, each with its cause"
+    expected = [("parcel", one.name, (here(index), 70 + index, serial)) for index in range(3)]
+    assert [other.next() for _ in range(3)] == expected, "in order, each with its cause"
     other.send(one.name, here(9), 80)
     assert one.next() == ("parcel", other.name, (here(9), 80, serial))
     assert (one.heard.empty(), other.heard.empty()) == (True, True)
@@ -147,7 +147,7 @@ def test_what_is_no_parcel_costs_the_connection(processes: dict[str, Process]) -
     assert one.next() == ("down", other.name, serial)
 
 
-def test_a_connection_that_is_cut_is_told_and_made_again_under_a_greater_serial(
+def test_a_connection_that_is_cut_is_reported_and_made_again_under_a_greater_serial(
     processes: dict[str, Process],
 ) -> None:
     one, other, serial = connected(processes)
@@ -210,12 +210,14 @@ class Caller:
         self.closed = threading.Event()
         opened: queue.Queue[Channel] = queue.Queue()
         hello = {"node": "node-9", "serial": serial}
-        told: dict[str, Any] = {
+        callbacks: dict[str, Any] = {
             "on_open": opened.put,
             "on_frame": lambda frame: self.arrived.put(parcel_of(frame)),
             "on_closed": lambda _why: self.closed.set(),
         }
-        threading.Thread(target=connect, args=(address, PURPOSE, hello), kwargs=told, daemon=True).start()
+        threading.Thread(
+            target=connect, args=(address, PURPOSE, hello), kwargs=callbacks, daemon=True
+        ).start()
         self.channel = opened.get(timeout=WAIT_S)
 
     def say(self, parcel: Parcel) -> None:
@@ -412,9 +414,9 @@ def test_a_cause_is_the_number_of_the_event_at_its_sender(pair: tuple[Hosted, Ho
     one.until(lambda: "node-9" in one.standing)
     see(seated(1, "node-1", "node-9"), one)
     one.post(Began(Copy(LOW), 1))
-    told = [caller.arrived.get(timeout=WAIT_S) for _ in range(2)]
-    assert [parcel for parcel, _ in told] == [Relay(seated(1, "node-1", "node-9")), Here(Copy(LOW), 1)]
-    ((first, second), story) = ([cause for _, cause in told], one._actor.ask(one.host.story))
+    arrived = [caller.arrived.get(timeout=WAIT_S) for _ in range(2)]
+    assert [parcel for parcel, _ in arrived] == [Relay(seated(1, "node-1", "node-9")), Here(Copy(LOW), 1)]
+    ((first, second), story) = ([cause for _, cause in arrived], one._actor.ask(one.host.story))
     assert first == second == 3
     assert f"{first:>8} Began(" in story
 
@@ -432,7 +434,7 @@ def view(epoch: int, partitions: int = 100) -> View:
     return View(epoch, seats)
 
 
-def test_views_arrive_whole_though_only_changes_are_sent(
+def test_views_arrive_completely_though_only_changes_are_sent(
     processes: dict[str, Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -444,8 +446,8 @@ def test_views_arrive_whole_though_only_changes_are_sent(
 
     one, other, serial = connected(processes)
     monkeypatch.setattr(Channel, "send", weighed)
-    told = [(one, other, 500), (one, other, 501), (other, one, 503), (one, other, 504), (other, one, 505)]
-    for sender, receiver, epoch in told:
+    relayed = [(one, other, 500), (one, other, 501), (other, one, 503), (one, other, 504), (other, one, 505)]
+    for sender, receiver, epoch in relayed:
         sender.send(receiver.name, Relay(view(epoch)))
         assert receiver.parcel() == Relay(view(epoch))
     assert max(sizes[1:]) < sizes[0] / 10
@@ -455,8 +457,8 @@ def test_views_arrive_whole_though_only_changes_are_sent(
     assert sizes[-1] > sizes[0] / 2, "what it had before its connection broke does not count"
 
 
-def test_a_gateway_that_began_anew_is_told_the_whole_view(processes: dict[str, Process]) -> None:
-    """It has its old name and knows nothing of what its predecessor was told."""
+def test_a_gateway_that_began_anew_is_sent_the_whole_view(processes: dict[str, Process]) -> None:
+    """It has its old name and has none of the views that its predecessor was sent."""
     node, gateway, serial = connected(processes, to=GATEWAY)
     node.send(GATEWAY, Relay(view(500)))
     assert gateway.parcel() == Relay(view(500))
@@ -470,19 +472,19 @@ def test_a_gateway_that_began_anew_is_told_the_whole_view(processes: dict[str, P
     assert again.parcel() == Relay(view(501))
 
 
-def test_a_view_that_both_have_is_what_changes_are_told_since() -> None:
+def test_changes_are_sent_since_a_view_that_both_have() -> None:
     views = RecentViews()
     assert views.exchanged("a", view(7)) is None
     assert views.exchanged("b", view(8)) is None
     assert views.exchanged("a", view(9)) == view(7)
     assert views.exchanged("a", view(11)) == view(9)
-    assert views.exchanged("a", view(10)) is None, "older than what it has told itself"
+    assert views.exchanged("a", view(10)) is None, "older than what it has sent itself"
     assert len(view(11).to_json(since=view(9))) < len(view(11).to_json()) / 10
     views.forget("a")
     assert views.exchanged("a", view(12)) is None
 
 
-def test_who_was_silent_for_long_is_told_the_whole_view() -> None:
+def test_a_process_that_was_silent_for_long_is_sent_the_whole_view() -> None:
     views = RecentViews()
     views.exchanged("a", view(1))
     for epoch in range(2, 200):

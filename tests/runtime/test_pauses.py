@@ -1,4 +1,4 @@
-"""A process that was itself paused calls nobody else silent or dead."""
+"""A process that was itself paused calls no other process silent or dead."""
 
 from __future__ import annotations
 

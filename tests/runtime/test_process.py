@@ -1,4 +1,4 @@
-"""The end of a process: in bounded time, with its reason, whatever hangs and however full the disk is."""
+"""The end of a process: in bounded time, with its reason, even if threads hang or the disk is full."""
 
 from __future__ import annotations
 

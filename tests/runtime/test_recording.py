@@ -229,7 +229,7 @@ def test_what_was_recorded_of_a_partitioned_run_is_judged_clean(tmp_path: Path) 
     assert (verdict.sealed, verdict.delivered, verdict.partitions, verdict.copies) == (1, 1, 2, 4)
 
 
-def test_last_digits_of_floats_are_not_held_against_replicas_and_it_is_told(tmp_path: Path) -> None:
+def test_last_digits_of_floats_are_not_held_against_replicas_and_the_verdict_says_so(tmp_path: Path) -> None:
     verdict = recorded_run(tmp_path, {"n1": parts_of_bucket(), "n2": parts_of_bucket(share=0.5000000001)})
     assert verdict.findings == []
     assert verdict.left_out == {"packets": ("share",), "sessions": ("share",)}

@@ -1,4 +1,4 @@
-"""Who plays which role, from the seats of the copies and from who sends."""
+"""Which node plays which role, from the seats of the copies and from which copies send."""
 
 from __future__ import annotations
 

@@ -90,16 +90,16 @@ def test_there_are_as_many_partitions_as_nodes_for_one_dataflow_unless_said(
 # --- what is in the way of a run ---------------------------------------------------------------------------
 
 
-def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailed, match=r"There is no run in .*run\.json is missing"):
         RunSettings.load(tmp_path)
 
 
 def change(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
     def spoil(file: Path) -> None:
-        whole = json.loads(file.read_text())
-        change(whole)
-        file.write_text(json.dumps(whole))
+        saved = json.loads(file.read_text())
+        change(saved)
+        file.write_text(json.dumps(saved))
 
     return spoil
 
@@ -116,12 +116,12 @@ SPOILED: dict[str, Callable[[Path], object]] = {
     "a list": lambda file: file.write_text("[]"),
     "deep": lambda file: file.write_text("[" * 100_000),
     "a folder": make_it_a_folder,
-    "no policy": change(lambda whole: whole.pop("policy")),
-    "a policy by its name alone": change(lambda whole: whole.update(policy="pair")),
-    "a policy without its replicas": change(lambda whole: whole["policy"].pop("replicas")),
-    "a policy that makes no sense": change(lambda whole: whole["policy"].update(silence_ms=3)),
-    "a silence that is no number": change(lambda whole: whole["policy"].update(silence_ms="2 s")),
-    "no run": change(lambda whole: whole.pop("run")),
+    "no policy": change(lambda saved: saved.pop("policy")),
+    "a policy by its name alone": change(lambda saved: saved.update(policy="pair")),
+    "a policy without its replicas": change(lambda saved: saved["policy"].pop("replicas")),
+    "a policy that makes no sense": change(lambda saved: saved["policy"].update(silence_ms=3)),
+    "a silence that is no number": change(lambda saved: saved["policy"].update(silence_ms="2 s")),
+    "no run": change(lambda saved: saved.pop("run")),
 }
 
 
@@ -135,13 +135,15 @@ def test_settings_that_cannot_be_read_are_named(spoil: Callable[[Path], object],
 
 def test_a_setting_of_another_version_of_this_program_is_passed_over(tmp_path: Path) -> None:
     made(tmp_path).save()
-    change(lambda whole: whole.update(flavour="sweet", policy={**whole["policy"], "colour": "red"}))(
+    change(lambda saved: saved.update(flavour="sweet", policy={**saved["policy"], "colour": "red"}))(
         tmp_path / "run.json"
     )
     assert RunSettings.load(tmp_path) == made(tmp_path)
 
 
-def test_settings_are_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_replaced_completely_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(tmp_path, nodes=2).save()
 
     def full(self: Path, text: str) -> int:

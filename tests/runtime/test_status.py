@@ -125,7 +125,7 @@ def answer_at_last(status: RunStatus) -> dict[str, Any]:
             assert time.monotonic() < deadline_s
 
 
-def test_the_port_of_another_run_is_told_from_ones_own(gateway: Gateway, tmp_path: Path) -> None:
+def test_the_port_of_another_run_is_recognised(gateway: Gateway, tmp_path: Path) -> None:
     gateway.run = "another"
     with pytest.raises(EnvironmentFailed, match="belongs to run 'another'"):
         status_of(settings_for(gateway, tmp_path))

@@ -254,7 +254,7 @@ def lend_nothing(patch: Patch) -> None:
 
 
 def keep_snapshots(patch: Patch) -> None:
-    """A lender is not told that its standby has caught up."""
+    """A lender does not hear that its standby has caught up."""
     patch.setattr(Lending, "standby_gone", lambda _: [])
 
 
@@ -320,13 +320,13 @@ def views_do_not_travel(patch: Patch) -> None:
 
 
 def views_travel_once(patch: Patch) -> None:
-    """A view is not told again over a connection that is made anew."""
+    """A view is not sent again over a connection that is made anew."""
     peer_up = Host._peer_up
 
     def forgetful(host: Host, node: str, serial: int) -> None:
-        told = dict(host._told_view)
+        views = dict(host._told_view)
         peer_up(host, node, serial)
-        host._told_view.update(told)
+        host._told_view.update(views)
         host._out[:] = [
             each for each in host._out if not (isinstance(each, Dispatch) and isinstance(each.parcel, Relay))
         ]

@@ -63,7 +63,7 @@ class PartitionedRun:
         return self.made.engine(partition, self.folder / str(partition))
 
     def start_again(self, partition: Partition, snapshot: Snapshot) -> None:
-        """Another engine goes on from a snapshot in place of the one that is there."""
+        """Another engine goes on from a snapshot in place of the present one."""
         self.engines[partition].close()
         self.engines[partition] = self.engine(partition)
         self.engines[partition].start(snapshot)

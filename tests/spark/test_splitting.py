@@ -1,4 +1,4 @@
-"""A fragment is split only where that changes nothing: what its operators need together stays together."""
+"""A fragment is split only where that changes nothing: rows that an operator needs together stay together."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def by_sql(text: str) -> Function:
 
 
 def with_table(a: DataFrame) -> DataFrame:
-    """Whichever key it is joined on: the table is whole everywhere."""
+    """Whichever key it is joined on: every partition reads all of the table."""
     table = a.sparkSession.range(50).withColumn("name", F.col("id") * 2)
     table = table.groupBy("id").agg(F.max("name").alias("name")).limit(40).withColumnRenamed("id", "v")
     return counted("k")(a.join(table, "v", "left"))

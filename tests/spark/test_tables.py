@@ -24,7 +24,7 @@ ROWS = random_rows(5)
 
 
 def write_names(folder: Path, *, first: str = "one") -> Path:
-    """A table of two files, of the same size whatever is in it."""
+    """A table of two files, whose sizes do not depend on the rows."""
     table = folder / "names.parquet"
     table.mkdir(parents=True, exist_ok=True)
     for number, names in enumerate(({"k0": first}, {"k1": "two", "k2": "three"})):

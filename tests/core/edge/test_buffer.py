@@ -191,7 +191,7 @@ def test_a_used_buffer_adopts_nothing() -> None:
 
 
 @pytest.mark.parametrize("wrong", [(3,), (4, 4), (5, 6, 2)])
-def test_a_run_that_does_not_rise_is_refused_whole(wrong: tuple[int, ...]) -> None:
+def test_all_of_a_run_that_does_not_rise_is_refused(wrong: tuple[int, ...]) -> None:
     buffer = Buffer([0])
     buffer.put(run(1, 3), [0])
     before = state_of(buffer)

@@ -1,4 +1,4 @@
-"""An inlet by exact instructions: who is asked to send, what is taken, and who is told to stop."""
+"""An inlet by exact instructions: which copies it asks to send and to stop, and what it takes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_inlet_of_no_dataflow_asks_the_first_active_copy_and_no_other() -> No
     assert inlet.handle(Detached(1)) == [Send(2, Reverse(NOTHING))]
 
 
-def test_a_copy_that_attaches_is_told_what_was_taken_and_asked_for_what_was_not_received() -> None:
+def test_a_copy_that_attaches_gets_the_acknowledgement_and_is_asked_for_the_rest() -> None:
     inlet = Inlet("inlet", all_active(2), own=0, through=4)
     assert inlet.handle(Attached(0)) == [Send(0, Ack(4)), Send(0, Reverse(4))]
     inlet.handle(data(0, 5, 6))
@@ -217,7 +217,7 @@ def test_a_newcomer_of_the_own_dataflow_is_probed_as_soon_as_it_is_connected() -
     assert inlet.handle(data(1, 5)) == [Take(run(5)), Send(0, Pause())]
 
 
-def test_a_newcomer_of_another_dataflow_is_told_what_was_taken_and_not_asked() -> None:
+def test_a_newcomer_of_another_dataflow_gets_the_acknowledgement_and_is_not_asked() -> None:
     inlet = settled(3)
     inlet.handle(Taken(0))
     inlet.handle(Fail(2))

@@ -102,7 +102,7 @@ def test_of_two_attempts_by_one_consumer_the_later_counts() -> None:
         host.handle(ParcelFrom("a", 1, Attach(FIRST, 1, SOURCE, 0, serial, NOTHING)))
     host.handle(ParcelFrom("a", 1, Say(FIRST, SOURCE, 9, Reverse(NOTHING))))
     produced = Inside(SOURCE, 0, Produced(((FIRST.partition, run(1)),)))
-    assert host.handle(produced) == [], "nobody asked over the edge that stands"
+    assert host.handle(produced) == [], "no consumer asked over the edge that stands"
     done = host.handle(ParcelFrom("a", 1, Say(FIRST, SOURCE, 10, Reverse(NOTHING))))
     assert parcels(done, "a") == [Say(SOURCE, FIRST, 10, Data(run(1)))]
 

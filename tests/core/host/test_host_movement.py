@@ -192,7 +192,7 @@ def test_a_state_that_arrives_too_late_opens_no_edge() -> None:
     host.check()
 
 
-def test_timers_of_a_copy_that_left_are_nothing_to_anybody() -> None:
+def test_timers_of_a_copy_that_left_are_ignored() -> None:
     host = standby()
     host.handle(ViewSeen(view(4, f=seats(4, "a", "d@3 DEAD"))))
     assert host.handle(ASK_TIMER) == host.handle(STUCK_TIMER) == []

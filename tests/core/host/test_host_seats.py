@@ -60,7 +60,7 @@ def test_a_node_starts_the_copies_that_the_first_view_seats_on_it_and_waits_for_
         assert host.needed == {GATEWAY}
 
 
-def test_a_node_without_a_seat_does_nothing_and_needs_nobody() -> None:
+def test_a_node_without_a_seat_does_nothing_and_needs_no_peer() -> None:
     host = Host("z", TOPOLOGY)
     assert host.handle(ViewSeen(first_view(2))) == []
     assert host.needed == set()
@@ -132,7 +132,7 @@ def test_views_never_go_back() -> None:
 # --- telling views ---------------------------------------------------------------------------------------
 
 
-def test_a_view_goes_ahead_of_what_is_done_because_of_it_and_is_told_once_on_each_connection() -> None:
+def test_a_view_goes_ahead_of_what_is_done_because_of_it_and_is_sent_once_on_each_connection() -> None:
     host = node()
     relay, attach, here = parcels(host.handle(Began(FIRST, 1)), GATEWAY)
     assert relay == Relay(first_view(2))
@@ -145,21 +145,21 @@ def test_a_view_goes_ahead_of_what_is_done_because_of_it_and_is_told_once_on_eac
     assert again == [Relay(first_view(2)), Attach(FIRST, 1, SOURCE, 0, 2, NOTHING)]
 
 
-def test_a_later_view_is_told_before_the_next_parcel() -> None:
+def test_a_later_view_is_sent_before_the_next_parcel() -> None:
     host = working()
     later = view(2, f=seats(2, "a", "b DEAD"))
     host.handle(ViewSeen(later))
     done = parcels(host.handle(Inside(FIRST, 1, Produced(((SINK.partition, run(1)),)))), GATEWAY)
-    assert done == [], "nothing is sent, so nothing is told"
-    told = parcels(host.handle(ParcelFrom(GATEWAY, 1, Attach(SINK, 0, FIRST, 1, 71, -1))), GATEWAY)
-    assert told == [Relay(later), Welcome(FIRST, SINK, 71, 1)]
+    assert done == [], "no parcel is sent, so no view is"
+    answered = parcels(host.handle(ParcelFrom(GATEWAY, 1, Attach(SINK, 0, FIRST, 1, 71, -1))), GATEWAY)
+    assert answered == [Relay(later), Welcome(FIRST, SINK, 71, 1)]
 
 
-def test_a_view_need_not_be_told_to_the_one_that_told_it() -> None:
+def test_a_view_is_not_sent_back_to_its_sender() -> None:
     host = working()
     host.handle(ParcelFrom(GATEWAY, 1, Relay(view(2, f=seats(2, "a", "b DEAD")))))
-    told = parcels(host.handle(ParcelFrom(GATEWAY, 1, Attach(SINK, 0, FIRST, 1, 71, -1))), GATEWAY)
-    assert told == [Welcome(FIRST, SINK, 71, NOTHING)]
+    answered = parcels(host.handle(ParcelFrom(GATEWAY, 1, Attach(SINK, 0, FIRST, 1, 71, -1))), GATEWAY)
+    assert answered == [Welcome(FIRST, SINK, 71, NOTHING)]
 
 
 def test_a_view_that_others_act_on_is_acted_on_first() -> None:
@@ -197,7 +197,7 @@ def consumer_of(low: str, epoch: int = 1) -> Host:
 def test_an_edge_is_tried_again_when_the_seat_of_a_producer_that_said_it_was_here_becomes_known() -> None:
     host = consumer_of("b DEAD", epoch=2)
     said = ParcelFrom("x", 1, Here(Copy(LOW, 1), 3))
-    assert host.handle(said) == [], "no view has told of that seat yet"
+    assert host.handle(said) == [], "no view has shown that seat yet"
     later = view(3, low=seats(3, "d", "x@3 STDBY"), high=seats(1, "a", "b"))
     done = parcels(host.handle(ViewSeen(later)), "x")
     assert [each for each in done if isinstance(each, Attach)] == [
@@ -240,8 +240,8 @@ def test_with_isolated_replicas_a_copy_talks_only_to_copies_of_its_own_replica()
 def test_a_gateway_that_begins_again_says_that_its_ends_are_here() -> None:
     host = Host(GATEWAY, TOPOLOGY)
     host.handle(PeerUp("a", 1))
-    told = parcels(host.handle(ViewSeen(first_view(1))), "a")
-    assert told == [
+    answered = parcels(host.handle(ViewSeen(first_view(1))), "a")
+    assert answered == [
         Relay(first_view(1)),
         Here(SOURCE, 0),
         Attach(SINK, 0, FIRST, 1, 1, NOTHING),

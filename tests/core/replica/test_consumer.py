@@ -19,8 +19,8 @@ def consumer(replicas: int = 2, **facts: object) -> Consumer:
     """A consumer of two producers, with every copy of both attached; the first copies send."""
     made = Consumer("consumer", 0, {p: all_active(replicas) for p in (RIGHT, LEFT)}, **facts)  # type: ignore[arg-type]
     for partition in (LEFT, RIGHT):
-        told = [each for r in range(replicas) for each in made.at_edge(AtEdge(partition, Attached(r)))]
-        assert SendTo(Copy(partition, 0), Reverse(made.handed)) in told
+        answered = [each for r in range(replicas) for each in made.at_edge(AtEdge(partition, Attached(r)))]
+        assert SendTo(Copy(partition, 0), Reverse(made.handed)) in answered
     return made
 
 
@@ -56,8 +56,8 @@ def test_a_group_stops_at_its_limits() -> None:
     made = consumer(group_buckets_max=2, group_bytes_max=3)
     made.at_edge(sent(LEFT, 1, 2, 3, 4))
     made.at_edge(AtEdge(RIGHT, From(0, Data((Bucket(4),)))))
-    (*told, process) = made.hand_out()
-    assert told == acks(2)
+    (*answered, process) = made.hand_out()
+    assert answered == acks(2)
     assert isinstance(process, Process)
     assert [each.number for each in process.buckets] == [1, 2]
 
@@ -73,7 +73,7 @@ def test_a_sink_acknowledges_what_was_written_and_begins_after_what_it_holds() -
     made.check()
 
 
-def test_a_copy_that_attaches_later_is_told_what_was_taken() -> None:
+def test_a_copy_that_attaches_later_gets_the_acknowledgement() -> None:
     made = consumer()
     made.at_edge(sent(LEFT, 1))
     made.at_edge(sent(RIGHT, 1))
@@ -86,8 +86,8 @@ def test_an_installed_consumer_asks_for_what_follows_its_state() -> None:
     made = Consumer("consumer", 1, {LEFT: all_active(2)})
     made.install(7)
     assert (made.handed, made.processed) == (7, 7)
-    told = made.at_edge(AtEdge(LEFT, Attached(1, 9)))
-    assert told == [SendTo(Copy(LEFT, 1), Ack(7)), SendTo(Copy(LEFT, 1), Reverse(7))]
+    answered = made.at_edge(AtEdge(LEFT, Attached(1, 9)))
+    assert answered == [SendTo(Copy(LEFT, 1), Ack(7)), SendTo(Copy(LEFT, 1), Reverse(7))]
     assert made.inlets[LEFT].own == 1
     made.check()
 

@@ -138,7 +138,7 @@ def test_the_next_standby_is_served_although_the_snapshot_of_the_last_was_under_
 
 
 @pytest.mark.parametrize("event", [SnapshotTaken(1), SnapshotTaken(2), SnapshotFailed(1, "x")])
-def test_a_snapshot_nobody_asked_for_is_our_bug_and_leaves_no_trace(
+def test_a_snapshot_that_was_not_asked_for_is_our_bug_and_leaves_no_trace(
     event: SnapshotTaken | SnapshotFailed,
 ) -> None:
     made = lending()

@@ -37,8 +37,8 @@ def drive(made: Producer, events: list[AtEdge]) -> None:
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_each_outlet_is_given_its_share(replicas: int) -> None:
     made = producer(replicas)
-    told = made.produced(Produced(((LEFT, run(1, 2)), (RIGHT, (Bucket(2),)))))
-    assert told == [SendTo(Copy(LEFT), Data(run(1, 2))), SendTo(Copy(RIGHT), Data((Bucket(2),)))]
+    sent = made.produced(Produced(((LEFT, run(1, 2)), (RIGHT, (Bucket(2),)))))
+    assert sent == [SendTo(Copy(LEFT), Data(run(1, 2))), SendTo(Copy(RIGHT), Data((Bucket(2),)))]
     made.check()
 
 
@@ -77,7 +77,7 @@ def test_a_producer_moves_with_all_its_outlets() -> None:
     newcomer.check()
 
 
-def test_a_state_of_other_consumers_is_refused_whole() -> None:
+def test_all_of_a_state_of_other_consumers_is_refused() -> None:
     made = producer()
     newcomer = Producer("newcomer", {LEFT: all_active(2)})
     before = state_of(newcomer)
@@ -95,7 +95,7 @@ def test_a_state_of_other_consumers_is_refused_whole() -> None:
         (((LEFT, run(3)), (LEFT, run(4))), "twice"),
     ],
 )
-def test_output_that_makes_no_sense_is_refused_whole(
+def test_all_of_an_output_that_makes_no_sense_is_refused(
     shares: tuple[tuple[Partition, tuple[Bucket, ...]], ...], why: str
 ) -> None:
     made = producer()

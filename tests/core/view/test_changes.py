@@ -158,14 +158,14 @@ def test_no_possible_lender_fails_before_the_standby_that_may_have_its_state_arr
 ) -> None:
     first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(history) - 1)] * 2)))
     old, new = history[first].partitions[F], history[last].partitions[F]
-    told = changes(old, new)
+    found = changes(old, new)
     by_epoch = {each.epoch: each.partitions[F] for each in history}
-    for at, change in enumerate(told):
+    for at, change in enumerate(found):
         if not isinstance(change, Avail):
             continue
         seated = by_epoch[new.seats[change.replica].epoch].seats
         lenders = [r for r, s in enumerate(seated) if s.status is ACTIVE and s == old.seats[r]]
-        assert not any(Fail(lender) in told[:at] for lender in lenders)
+        assert not any(Fail(lender) in found[:at] for lender in lenders)
 
 
 @settings(max_examples=100, deadline=None)

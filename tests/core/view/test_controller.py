@@ -1,4 +1,4 @@
-"""The controller: who is seated, who is buried, and who comes next."""
+"""The controller: which node it seats, buries and chooses next."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_old_news_changes_nothing() -> None:
     assert made.handle(CopyCaughtUp(active, before.seat(active).epoch)) == []
     assert made.handle(CopySuspected(Copy(Partition("nothing")), 1, "x")) == []
     assert made.handle(CopySuspected(low(0, 7), 1, "x")) == []
-    assert made.handle(MemberLeft("nobody")) == []
+    assert made.handle(MemberLeft("stranger")) == []
     assert now(made) == before
 
 
@@ -327,7 +327,7 @@ def test_a_node_that_left_and_came_back_under_its_name_can_be_seated_again() -> 
 # --- a new leader ----------------------------------------------------------------------------------------
 
 
-def test_a_new_leader_seats_nobody_before_it_has_heard_of_every_node_of_the_view() -> None:
+def test_a_new_leader_fills_no_seat_before_it_has_heard_of_every_node_of_the_view() -> None:
     dead = views(controller().handle(MemberLeft("d")))[0]
     made = Controller(SHAPE, 2, 4, dead)
     for order, node in enumerate(["e", "a", "b"]):

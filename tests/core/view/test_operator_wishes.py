@@ -190,17 +190,17 @@ def test_a_lost_flow_grants_no_wish() -> None:
 
 
 @pytest.mark.parametrize("event", [MemberLeft("b"), CopySuspected(high(1, 0), 1, "x")])
-def test_one_loss_costs_isolated_replicas_a_whole_dataflow(event: MemberLeft | CopySuspected) -> None:
+def test_one_loss_costs_isolated_replicas_all_of_a_dataflow(event: MemberLeft | CopySuspected) -> None:
     made = controller("e", isolated=True)
     (published,) = views(made.handle(event))
     assert {copy.replica for copy in with_status(made, DEAD)} == {0}
     assert {copy.replica for copy in with_status(made, ACTIVE)} == {1}
     assert len(with_status(made, DEAD)) == 8
     assert set(published.load) == {"c", "d"}
-    assert made.handle(MemberJoined("f", 9)) == [], "nobody is seated again"
+    assert made.handle(MemberJoined("f", 9)) == [], "no standby is seated"
 
 
-def test_isolated_replicas_are_lost_with_the_last_whole_one_and_only_then() -> None:
+def test_isolated_replicas_are_lost_with_the_last_complete_one_and_only_then() -> None:
     made = controller("e", isolated=True, grace_ms=500)
     made.handle(MemberLeft("b"))
     made.handle(MemberLeft("a"))

@@ -1,4 +1,4 @@
-"""A view as text, whole or as the changes since an earlier one."""
+"""A view as text, in full or as the changes since an earlier one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from understudy.core.errors import PeerError
 from understudy.core.shape.topology import chain_of
 from understudy.core.view.view import View
 
-WHOLE = view(3, f=seats(3, "a", "b@3 STDBY"), g=seats(1, "ä", "b"))
+FULL = view(3, f=seats(3, "a", "b@3 STDBY"), g=seats(1, "ä", "b"))
 
 
 @settings(max_examples=100, deadline=None)
 @given(view_histories(chain_of(low=2, high=1)), st.data())
-def test_every_view_survives_its_journey_whole_and_as_changes_since_any_earlier_one(
+def test_every_view_survives_its_journey_in_full_and_as_changes_since_any_earlier_one(
     history: list[View], data: st.DataObject
 ) -> None:
     later = data.draw(st.sampled_from(history))
@@ -32,21 +32,21 @@ def test_every_view_survives_its_journey_whole_and_as_changes_since_any_earlier_
 
 def test_the_changes_since_a_view_name_only_the_partitions_that_changed() -> None:
     later = view(4, f=seats(4, "a", "b@3"), g=seats(1, "ä", "b"))
-    told = json.loads(later.to_json(since=WHOLE))
-    assert [name for name, *_ in told["partitions"]] == ["f"]
-    assert told["since"] == 3
+    parsed = json.loads(later.to_json(since=FULL))
+    assert [name for name, *_ in parsed["partitions"]] == ["f"]
+    assert parsed["since"] == 3
 
 
 def test_changes_since_a_view_that_is_not_known_are_refused() -> None:
     later = view(4, f=seats(4, "a", "b@3"), g=seats(1, "ä", "b"))
     with pytest.raises(PeerError, match="since 3, which is not known here"):
-        View.from_json(later.to_json(since=WHOLE), {4: later})
+        View.from_json(later.to_json(since=FULL), {4: later})
 
 
 def part(**change: object) -> dict[str, object]:
     """The first partition of the view, with one field of its five changed."""
     names = ("name", "index", "epoch", "seats", "lost")
-    fields = dict(zip(names, json.loads(WHOLE.to_json())["partitions"][0], strict=True))
+    fields = dict(zip(names, json.loads(FULL.to_json())["partitions"][0], strict=True))
     return {"partitions": [list({**fields, **change}.values())]}
 
 
@@ -84,15 +84,15 @@ def part(**change: object) -> dict[str, object]:
 )
 def test_a_damaged_view_is_refused(damage: dict[str, object]) -> None:
     with pytest.raises(PeerError, match="not a view"):
-        View.from_json(json.dumps(json.loads(WHOLE.to_json()) | damage))
+        View.from_json(json.dumps(json.loads(FULL.to_json()) | damage))
 
 
 @pytest.mark.parametrize("gone", ["epoch", "partitions", "drained", "wanted"])
 def test_a_view_without_one_of_its_fields_is_refused(gone: str) -> None:
-    told = json.loads(WHOLE.to_json())
-    del told[gone]
+    parsed = json.loads(FULL.to_json())
+    del parsed[gone]
     with pytest.raises(PeerError, match="not a view"):
-        View.from_json(json.dumps(told))
+        View.from_json(json.dumps(parsed))
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{", b"\xff", "[" * 100_000], ids=lambda text: text[:4])

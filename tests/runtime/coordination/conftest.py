@@ -26,7 +26,7 @@ MEMBER_PROCESS = Path(__file__).with_name("member_process.py")
 
 
 class Heard(Generic[T]):
-    """A callback that keeps what it was told, and lets a test await it."""
+    """A callback that keeps its arguments, and lets a test await them."""
 
     def __init__(self) -> None:
         self.all: list[T] = []
@@ -130,7 +130,7 @@ def heard() -> type[Heard[Any]]:
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    """Waits for what nobody announces."""
+    """Waits for a condition that no event announces."""
 
     def wait(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         deadline = time.monotonic() + timeout_s

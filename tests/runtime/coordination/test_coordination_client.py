@@ -151,7 +151,7 @@ def test_a_fact_is_what_was_put_last(cluster: Any) -> None:
     assert other.get_fact("flow") == {"name": "sessions", "slots": [1, 2]}
 
 
-def test_an_address_where_nobody_answers_is_named_within_seconds() -> None:
+def test_an_address_where_no_server_answers_is_named_within_seconds() -> None:
     began = time.monotonic()
     with pytest.raises(EnvironmentFailed, match=r"127\.0\.0\.1:1 .*Check that it runs"):
         Coordination("127.0.0.1:1", "run", connect_timeout_s=1.0)

@@ -72,7 +72,7 @@ def run(cluster: Any, heard: Any) -> Watched:
     return Watched(cluster, heard)
 
 
-def whole(view: View) -> bool:
+def all_active(view: View) -> bool:
     return all(seat.status is Status.ACTIVE for seat in view.seats.values())
 
 
@@ -80,7 +80,7 @@ def test_a_lost_node_is_replaced_partition_by_partition(run: Watched, eventually
     run.lead()
     assert tuple(sorted(run.begun().load)) == NODES[:2]
     run.nodes["node-2.1"].leave()
-    last = run.catch_up_until(lambda view: whole(view) and "node-2.1" not in tuple(sorted(view.load)))
+    last = run.catch_up_until(lambda view: all_active(view) and "node-2.1" not in tuple(sorted(view.load)))
     assert tuple(sorted(last.load)) == ("node-1.1", "node-3.1")
     eventually(lambda: run.connection.reports() == [])
 
@@ -107,10 +107,10 @@ def test_a_node_whose_session_was_lost_is_seated_again_under_its_name(
     late = other.join("node", "node-4.1", {})
     for name in ("node-2.1", "node-3.1"):
         run.nodes[name].leave()
-    run.catch_up_until(lambda view: whole(view) and tuple(sorted(view.load)) == ("node-1.1", "node-4.1"))
+    run.catch_up_until(lambda view: all_active(view) and tuple(sorted(view.load)) == ("node-1.1", "node-4.1"))
     expire(other)
     run.until(lambda view: "node-4.1" not in tuple(sorted(view.load)))
-    again = run.catch_up_until(lambda view: whole(view) and "node-4.1" in tuple(sorted(view.load)))
+    again = run.catch_up_until(lambda view: all_active(view) and "node-4.1" in tuple(sorted(view.load)))
     assert late.kept
     assert again.lost is None
 
@@ -121,7 +121,7 @@ def test_an_operator_names_a_node_as_it_was_started_and_hears_what_was_chosen(ru
     answer = run.ask(MoveWish(MOVED.partition, 0, "node-3", fresh_id()))
     assert answer["ok"]
     assert (answer["copy"], answer["node"]) == (str(MOVED), "node-3.1")
-    moved = run.catch_up_until(lambda view: whole(view) and view.seat(MOVED).node == "node-3.1")
+    moved = run.catch_up_until(lambda view: all_active(view) and view.seat(MOVED).node == "node-3.1")
     assert moved.wanted == {}
     # Now node-2 holds three copies, node-3 one.
     chosen = run.ask(MoveWish(MOVED.partition, None, "node-1", fresh_id()))
@@ -164,14 +164,14 @@ def test_a_new_leader_goes_on_draining(run: Watched) -> None:
     assert run.ask(DrainWish("node-1", fresh_id()))["ok"]
     first.stop()
     run.lead("second")
-    last = run.catch_up_until(lambda view: whole(view) and view.copies_on("node-1.1") == [])
+    last = run.catch_up_until(lambda view: all_active(view) and view.copies_on("node-1.1") == [])
     assert last.drained == {"node-1.1"}
     assert tuple(sorted(last.load)) == NODES[1:]
     assert run.ask(DrainWish("node-1", fresh_id(), undo=True))["ok"]
     run.until(lambda view: view.drained == set())
 
 
-def test_a_drained_node_that_left_while_nobody_led_is_forgotten(run: Watched) -> None:
+def test_a_drained_node_that_left_while_no_process_led_is_forgotten(run: Watched) -> None:
     first = run.lead("first")
     run.begun()
     assert run.ask(DrainWish("node-3", fresh_id()))["ok"]
@@ -179,7 +179,7 @@ def test_a_drained_node_that_left_while_nobody_led_is_forgotten(run: Watched) ->
     first.stop()
     run.nodes["node-3.1"].leave()
     run.lead("second")
-    assert whole(run.until(lambda view: view.drained == set()))
+    assert all_active(run.until(lambda view: view.drained == set()))
 
 
 def test_a_wish_that_was_answered_is_not_acted_on_again(run: Watched, eventually: Any) -> None:

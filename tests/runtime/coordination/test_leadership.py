@@ -101,7 +101,7 @@ def test_a_report_that_makes_no_sense_is_refused(kind: str, facts: dict[str, Any
         event_of(Report("r-1", kind, facts))
 
 
-def test_a_whole_life_of_a_run(cluster: Any, heard: Any, eventually: Any) -> None:
+def test_the_life_of_a_run(cluster: Any, heard: Any, eventually: Any) -> None:
     connection, views = cluster.connect(), heard()
     connection.watch_view(views)
     leader(cluster, connection)
@@ -239,7 +239,7 @@ def test_the_gateway_leads_although_a_node_stood_first(cluster: Any) -> None:
     assert not node.await_leading(1.5)
 
 
-def test_nobody_dies_because_zookeeper_was_away(own_cluster: Any, heard: Any) -> None:
+def test_no_member_dies_because_zookeeper_was_away(own_cluster: Any, heard: Any) -> None:
     connection, views = own_cluster.connect(), heard()
     connection.watch_view(views)
     leader(own_cluster, connection)

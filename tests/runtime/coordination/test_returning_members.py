@@ -24,27 +24,29 @@ SEATED = View(1, {Partition("flow"): Seats(1, (Seat("a", 1, Status.ACTIVE), Seat
 
 
 class Sparing(Controller):
-    """Tells what it hears, and leaves everybody in their seats. `hold` makes it slow."""
+    """Shows the events that it handles, and changes no seat. `hold` makes it slow."""
 
-    def __init__(self, view: View | None, told: queue.Queue[ControllerEvent], hold: threading.Event) -> None:
+    def __init__(
+        self, view: View | None, handled: queue.Queue[ControllerEvent], hold: threading.Event
+    ) -> None:
         super().__init__(chain_of(flow=1), 2, 2, view)
-        self._told = told
+        self._handled = handled
         self._hold = hold
 
     def handle(self, event: ControllerEvent) -> list[Decision]:
-        self._told.put(event)
+        self._handled.put(event)
         assert self._hold.wait(20)
         return []
 
 
 class Leader:
     def __init__(self, cluster: Any) -> None:
-        self.told: queue.Queue[ControllerEvent] = queue.Queue()
+        self.handled: queue.Queue[ControllerEvent] = queue.Queue()
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.connection = cluster.connect()
         self.leadership = Leadership(
-            self.connection, "gateway", lambda view: Sparing(view, self.told, self.may_go_on)
+            self.connection, "gateway", lambda view: Sparing(view, self.handled, self.may_go_on)
         )
         cluster.undo(self.leadership.stop)
 
@@ -53,7 +55,7 @@ class Leader:
         return self
 
     def hears(self) -> ControllerEvent:
-        return self.told.get(timeout=15)
+        return self.handled.get(timeout=15)
 
 
 def test_a_member_that_slept_through_its_session_leaves_and_joins_again(cluster: Any) -> None:
@@ -70,7 +72,7 @@ def test_a_member_that_slept_through_its_session_leaves_and_joins_again(cluster:
     assert again.order > joined.order
 
 
-def test_a_member_whose_absence_nobody_saw_joins_again_all_the_same(
+def test_a_member_whose_absence_was_not_seen_joins_again_all_the_same(
     cluster: Any, expire: Callable[[Coordination], None], eventually: Any
 ) -> None:
     leader, node = Leader(cluster).start(), cluster.connect()
@@ -90,10 +92,10 @@ def test_a_member_whose_absence_nobody_saw_joins_again_all_the_same(
     assert {event.node for event in again if isinstance(event, MemberJoined)} == {"a", "b"}
     assert all(event.order > orders[event.node] for event in again if isinstance(event, MemberJoined))
     assert isinstance(joined, MemberJoined)
-    assert leader.told.empty()
+    assert leader.handled.empty()
 
 
-def test_that_a_seated_member_is_away_is_told_once_and_so_is_its_return(cluster: Any) -> None:
+def test_the_absence_of_a_seated_member_is_reported_once_and_so_is_its_return(cluster: Any) -> None:
     leader = Leader(cluster)
     leader.connection.publish(SEATED, None)
     leader.start()
@@ -108,4 +110,4 @@ def test_that_a_seated_member_is_away_is_told_once_and_so_is_its_return(cluster:
     again = leader.hears()
     assert isinstance(again, MemberJoined)
     assert again.node == "a"
-    assert leader.told.empty()
+    assert leader.handled.empty()

@@ -87,13 +87,13 @@ def test_it_ends_with_its_owner(tmp_path: Path, end: signal.Signals, eventually:
     owner.send_signal(end)
     owner.wait()
     owner.stdout.close()
-    # An orphan may stay in the process table until somebody reaps it, but then it runs no more.
+    # An orphan may stay in the process table until it is reaped, but then it runs no more.
     eventually(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_java_ends_although_its_owner_is_killed_before_it_could_hear_of_it(tmp_path: Path) -> None:
     reading, writing = os.pipe()
-    # Nobody reads what the shell prints, as when the owner is gone by then: that ends the shell.
+    # No process reads what the shell prints, as when the owner is gone by then: that ends the shell.
     os.close(reading)
     program = f"echo $$ > {tmp_path}/half; mv {tmp_path}/half {tmp_path}/pid; exec sleep 1000"
     shell = subprocess.Popen(

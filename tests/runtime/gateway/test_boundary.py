@@ -157,7 +157,7 @@ def gateway(made: list[Gateway], tmp_path: Path, policy: str = "none", **options
     return made[-1]
 
 
-def test_a_bucket_for_whole_segments_is_encoded_once(
+def test_a_bucket_for_unsplit_segments_is_encoded_once(
     made: list[Gateway], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times: list[int] = []
@@ -297,7 +297,7 @@ def test_it_runs_when_every_partition_that_feeds_a_sink_sends(made: list[Gateway
     assert gate.boundary.status()["senders"] == {"one/0": 0, "both/0": 0}
 
 
-def test_the_senders_of_a_pair_are_told_and_change_with_a_broken_connection(
+def test_the_status_names_the_senders_of_a_pair_also_after_a_broken_connection(
     made: list[Gateway], tmp_path: Path
 ) -> None:
     gate = gateway(made, tmp_path, "pair")

@@ -193,7 +193,7 @@ def test_a_crash_around_the_sink_loses_and_repeats_nothing(
 
 
 class Counting(us.Writer):
-    """A writer without a memory. Its first call fails if it is told to."""
+    """A writer that keeps no position. Its first call fails if a test asks for that."""
 
     def __init__(self, calls: list[tuple[list[int], int, int]], *, fails: bool) -> None:
         self._calls = calls

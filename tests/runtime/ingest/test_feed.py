@@ -1,4 +1,4 @@
-"""Feeds on a real ingress: pacing, resuming after a crash, back pressure, bad content."""
+"""Feeds on a real ingest: pacing, resuming after a crash, back pressure, bad content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def generate(seed: int, first: int, count: int) -> dict[str, Any]:
 
 
 def started(kind: SourceKind, folder: Path) -> tuple[Ingest, Feed, list[dict[str, Any]]]:
-    """An ingress, its source's reader, and the rows that its log still holds."""
+    """An ingest, its source's reader, and the rows that its log still holds."""
     flow = us.Flow("f", bucket="100 ms")
     flow.source("s", kind, time="ts")
     ingest = Ingest(flow, folder / "log", sync=False)
@@ -126,7 +126,7 @@ def written(folder: Path, form: str, files: int, rows: int) -> us.Files:
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("crash_every", [None, 1, 2])
-def test_files_are_read_whole_and_in_order_whatever_crashes(
+def test_files_are_read_completely_and_in_order_despite_crashes(
     tmp_path: Path, form: str, crash_every: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_blocks, "_BLOCK_BYTES", 150)
@@ -207,7 +207,7 @@ def test_a_csv_may_leave_columns_out_and_values_empty(tmp_path: Path) -> None:
     assert (row["id"], row["word"]) == (None, None)
 
 
-def test_the_loop_asks_before_each_push_and_ends_when_told(tmp_path: Path) -> None:
+def test_the_loop_asks_before_each_push_and_ends_when_stopped(tmp_path: Path) -> None:
     ingest, reader, _ = started(us.Generator(SCHEMA, generate, rows_per_s=1e6), tmp_path)
     answers = iter([True, True, False])
     clock = iter(range(0, 10_000_000, 100_000))
@@ -228,7 +228,7 @@ def test_a_pushed_source_has_no_feed(tmp_path: Path) -> None:
 
 
 class Scripted(us.Reader):
-    """Reads what it was told, one item after the other."""
+    """Returns the given items, one after the other."""
 
     def __init__(self, script: list[Any]) -> None:
         self._script = script

@@ -1,4 +1,4 @@
-"""Ingress as its callers see it: repeats, commits, trims, ends, changed flows."""
+"""The ingest as its callers see it: repeats, commits, trims, ends, changed flows."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_repeated_push_is_acknowledged_and_not_taken_again(tmp_path: Path) -> 
     again = opened(flow, tmp_path)
     assert again.push("s", rows(flow, 1), "c", 5, now_us=0).duplicate
     assert again.last("s", "c") == LastPush(5, "here")
-    assert again.last("s", "nobody") is None
+    assert again.last("s", "another client") is None
     again.close_source("s")
     again.commit()
     assert ids(*again.take()) == [1, 1]

@@ -1,4 +1,4 @@
-"""Ingress under crashes: whatever happens, the outside sees the buckets of a run without crashes.
+"""The ingest under crashes: its buckets are always those of a run without crashes.
 
 A run is a list of steps from one hypothesis example. The reference runs them once. The tried run crashes at
 chosen steps: the commit of that step is cut at a random byte, the object is dropped, a new one recovers, and
@@ -156,7 +156,7 @@ def run_with_crashes(
             already = [bucket for bucket in seen if bucket.number > trimmed[bucket.source]]
             assert recovered[: len(already)] == already, "what was handed out changed in the crash"
             seen += recovered[len(already) :]
-            do(ingest, flow, planned)  # nobody had an answer: repeat
+            do(ingest, flow, planned)  # the client had no answer: it repeats the step
         ingest.commit()
         seen += ingest.take()
         if planned.trims and seen:

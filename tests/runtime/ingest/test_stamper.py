@@ -87,7 +87,7 @@ def test_late_rows_are_dropped_and_counted() -> None:
     assert stamper.late == 2
 
 
-def test_a_push_with_a_late_row_is_refused_whole() -> None:
+def test_a_late_row_refuses_all_of_its_push() -> None:
     stamper = Stamper(source(late="refuse"), WIDTH_US)
     push(stamper, rows(250))
     with pytest.raises(

@@ -1,6 +1,6 @@
 """A small engine with a real folder: it hands every row on, with the count of rows that it has seen so far.
 
-So its output depends on its state, and two copies agree only if a state was moved whole. Its snapshots are
+So its output depends on its state, and two copies agree only if all of a state was moved. Its snapshots are
 real ones: files and a manifest with their digests, which are checked when an engine starts from them.
 """
 

@@ -1,4 +1,4 @@
-"""A whole run in one process: a gateway and nodes as they are, over real connections and on real folders.
+"""A complete run in one process: a real gateway and real nodes, over real connections and on real folders.
 
 Only the engines are small ones (`small_engine`), and there is no ZooKeeper: the controller is called.
 """
@@ -46,7 +46,7 @@ WAIT_S = 60.0
 
 
 def flow_into(folder: Path) -> Flow:
-    """One fragment that may be split by its key, one that reads it whole, a sink for each."""
+    """One fragment that may be split by its key, one that reads all of it, a sink for each."""
     flow = us.Flow("small", bucket="100 ms")
     rows = flow.source("rows", us.Push("k bigint, ts timestamp"), time="ts")
 

@@ -1,4 +1,4 @@
-"""What a node hosts, in whole runs: seats are taken, states move, nodes are lost, and no row is."""
+"""The copies of a node in complete runs: seats are taken, states move, nodes are lost, and no row is."""
 
 from __future__ import annotations
 
@@ -221,12 +221,12 @@ def test_a_node_tells_the_gateway_how_its_copies_are_doing(make: Make) -> None:
     run.await_delivered(9)
     stats = run.gateway.stats_of
 
-    def told() -> bool:
+    def reported() -> bool:
         for node in run.nodes.values():
             node.copies.tell_stats()
         return all(facts["rows_in"] >= 18 for facts in stats.values()) and stats.keys() == run.nodes.keys()
 
-    run.until(told)
+    run.until(reported)
     assert sorted(stats["node-1"]["copies"]) == sorted(map(str, run.view.copies_on("node-1")))
     assert stats["node-1"]["rows_out"] == sum(c["rows_out"] for c in stats["node-1"]["copies"].values())
     assert stats["node-1"]["queued_buckets"] == 0

@@ -42,13 +42,13 @@ EPOCH = 4
 
 
 class Node:
-    """What a node is to its copies: a host that is told, a recorder, and one lock for starting engines."""
+    """What a node is to its copies: a host for events, a recorder, and one lock for starting engines."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.settings = RunSettings("run", "flow.py", str(folder), "")
         self.recorder = RunRecorder(self.settings, "flow", "n1")
-        self.told: queue.Queue[Any] = queue.Queue()
+        self.host_events: queue.Queue[Any] = queue.Queue()
         self.failures: list[BaseException] = []
         self.engines: list[SmallEngine] = []
         self.copies: list[HostedCopy] = []
@@ -57,12 +57,12 @@ class Node:
         self.endpoint = Endpoint(beat_s=0.05, silence_s=5)
 
     def post(self, event: object) -> None:
-        self.told.put(event)
+        self.host_events.put(event)
 
     def inside(self, copy: Copy, epoch: int, event: object) -> None:
         assert epoch == EPOCH
         if not isinstance(event, Progress):
-            self.told.put(event)
+            self.host_events.put(event)
 
     def engine(self) -> SmallEngine:
         made = SmallEngine(self.folder / f"engine-{len(self.engines)}", (SINK,))
@@ -85,7 +85,7 @@ class Node:
         return made
 
     def next(self, kind: type[Any]) -> Any:
-        event = self.told.get(timeout=WAIT_S)
+        event = self.host_events.get(timeout=WAIT_S)
         assert isinstance(event, kind), event
         return event
 
@@ -95,7 +95,7 @@ class Node:
         return copy
 
     def lends(self, copy: HostedCopy, version: int, state: CopyState) -> None:
-        """Take a snapshot of a copy, keep it, and answer whoever wants a state with it."""
+        """Take a snapshot of a copy, keep it, and answer every fetch of a state with it."""
         copy.snapshot(version)
         assert self.next(SnapshotTaken) == SnapshotTaken(version)
         copy.lend(state)
@@ -186,7 +186,7 @@ def test_a_copy_that_leaves_ends_its_engine_and_leaves_nothing_behind(node: Node
     assert node.failures == []
 
 
-def test_what_fails_after_a_copy_has_left_concerns_nobody(node: Node) -> None:
+def test_a_failure_after_a_copy_has_left_is_ignored(node: Node) -> None:
     copy = node.begun(node.copy(COPY))
     working, go_on = threading.Event(), threading.Event()
 
@@ -202,7 +202,7 @@ def test_what_fails_after_a_copy_has_left_concerns_nobody(node: Node) -> None:
     go_on.set()
     eventually(lambda: not alive("worker"))
     assert node.failures == []
-    assert node.told.empty()
+    assert node.host_events.empty()
 
 
 def test_a_copy_that_leaves_while_its_engine_starts_leaves_neither_engine_nor_thread(node: Node) -> None:
@@ -231,7 +231,7 @@ def test_a_copy_that_left_before_its_engine_was_made_makes_none(node: Node) -> N
     leaving.join(WAIT_S)
     eventually(lambda: not alive("engine"))
     assert node.engines == []
-    assert node.told.empty()
+    assert node.host_events.empty()
 
 
 # --- snapshots ----------------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ def end_the_lenders_process(node: Node, lender: HostedCopy) -> None:
         (end_the_lenders_process, "ConnectionError"),
     ],
 )
-def test_a_state_that_cannot_be_used_is_told_to_the_host_and_nothing_else_fails(
+def test_a_state_that_cannot_be_used_is_reported_to_the_host_and_nothing_else_fails(
     node: Node, lender: HostedCopy, break_it: Callable[[Node, HostedCopy], None], why: str
 ) -> None:
     break_it(node, lender)
@@ -421,7 +421,7 @@ def test_a_newcomer_that_leaves_while_its_state_is_on_its_way_says_nothing_more(
     eventually(lambda: not alive("catch-up"))
     assert not (node.folder / "copy-1").exists()
     assert len(node.engines) == 1
-    assert node.told.empty()
+    assert node.host_events.empty()
     assert node.failures == []
 
 
@@ -431,7 +431,7 @@ def alive(*names: str) -> list[str]:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what nobody announces."""
+    """Wait for a condition that no event announces."""
     done = threading.Event()
     for _ in range(int(WAIT_S / 0.01)):
         if condition():

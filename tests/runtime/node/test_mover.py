@@ -157,7 +157,7 @@ def piece(name: Any, offset: Any = 0, chunk: bytes | None = b"12345") -> Frame:
     return Frame({"kind": "file", "name": name, "offset": offset}, () if chunk is None else (chunk,))
 
 
-def told(**changes: Any) -> Frame:
+def described(**changes: Any) -> Frame:
     """What is said of a state with one outlet."""
     head = {"kind": "state", "version": 7, "through": 4, "outlets": [["stats/0", 9, NOTHING, [[0, 2]]]]}
     return Frame({**head, **changes})
@@ -177,12 +177,12 @@ MALFORMED = {
     "a chunk without its bytes": [piece("f", chunk=None)],
     "an offset that is none": [piece("f", "here")],
     "fewer bodies than numbers": [kept([1, 2], b"one")],
-    "buckets that do not rise": [kept([2, 1], b"two", b"one"), told()],
-    "buckets never produced": [kept([10], b"ten"), told()],
-    "a state without its version": [told(version=None)],
-    "outlets that are none": [told(outlets=[["stats", 9, 1, []]])],
-    "floors that are none": [told(outlets=[["stats/0", 9, 1, [[1, 2, 3]]]])],
-    "no outlets at all": [told(outlets=None)],
+    "buckets that do not rise": [kept([2, 1], b"two", b"one"), described()],
+    "buckets never produced": [kept([10], b"ten"), described()],
+    "a state without its version": [described(version=None)],
+    "outlets that are none": [described(outlets=[["stats", 9, 1, []]])],
+    "floors that are none": [described(outlets=[["stats/0", 9, 1, [[1, 2, 3]]]])],
+    "no outlets at all": [described(outlets=None)],
     "something else": [Frame({"kind": "gossip"})],
 }
 
@@ -191,7 +191,7 @@ MALFORMED = {
 def test_what_makes_no_sense_is_not_taken_for_a_state(
     lender: Lender, tmp_path: Path, frames: list[Frame]
 ) -> None:
-    lender.sends(*frames, told())
+    lender.sends(*frames, described())
     with pytest.raises(ConnectionError, match="the state did not arrive completely"):
         fetched(lender, tmp_path / "nested" / "into")
     outside = [path for path in tmp_path.rglob("*") if "into" not in path.parts and path.is_file()]
@@ -200,13 +200,13 @@ def test_what_makes_no_sense_is_not_taken_for_a_state(
 
 
 def test_the_frames_that_were_spoiled_are_otherwise_sound(lender: Lender, tmp_path: Path) -> None:
-    lender.sends(piece("f"), piece("f", 5), kept([1, 2], b"one", None), told())
+    lender.sends(piece("f"), piece("f", 5), kept([1, 2], b"one", None), described())
     found = fetched(lender, tmp_path / "into")
     assert found.outlets[0][1].kept == (Bucket(1, b"one", 3), Bucket(2))
     assert contents(tmp_path / "into") == {"f": b"1234512345"}
 
 
-def test_a_connection_that_breaks_half_way_is_told(lender: Lender, folder: Path, tmp_path: Path) -> None:
+def test_a_connection_that_breaks_half_way_is_reported(lender: Lender, folder: Path, tmp_path: Path) -> None:
     def break_off(channel: Channel) -> None:
         channel.send(Frame({"kind": "moving", "bytes": 10}), piece("f"))
         while channel.waiting:
@@ -240,7 +240,7 @@ def test_a_lender_that_does_not_keep_it_refuses_and_the_standby_hears_why(
 
 
 def test_a_state_that_cannot_be_written_names_the_folder(lender: Lender, tmp_path: Path) -> None:
-    lender.sends(piece("f"), piece("f/below"), told())
+    lender.sends(piece("f"), piece("f/below"), described())
     with pytest.raises(EnvironmentFailed, match=f"The state cannot be written to {tmp_path}/into: "):
         fetched(lender, tmp_path / "into")
 

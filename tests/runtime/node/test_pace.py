@@ -50,7 +50,7 @@ def test_who_catches_up_does_not_rest_until_it_has() -> None:
     assert rests(4, behind) == [0, 0, 0, 0, pytest.approx(0.5 * BUSY * 4 - 0.5)]
 
 
-def test_nobody_rests_just_after_a_loss() -> None:
+def test_no_engine_rests_just_after_a_loss() -> None:
     pace = Pace(4, BUCKET_S)
     for began_s in (0.0, 1.0, 2.0):
         pace.rest_s(began_s, 0.25, round(10 * began_s))

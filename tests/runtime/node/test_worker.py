@@ -228,7 +228,7 @@ def test_after_a_state_was_restored_no_number_is_produced_again(make: Make, tmp_
     ]
 
 
-def test_an_engine_that_fails_is_told_once_and_given_nothing_more(make: Make, tmp_path: Path) -> None:
+def test_an_engine_that_fails_is_reported_once_and_given_nothing_more(make: Make, tmp_path: Path) -> None:
     engine = SmallEngine(tmp_path, (SINK,))
     engine.trouble["advance"] = failing(ZeroDivisionError("in a fragment"))
     worker, owner = make(engine)
@@ -254,7 +254,7 @@ def test_a_snapshot_waits_for_the_group_before_it_and_holds_its_state(make: Make
     assert [owner.next()[0] for _ in range(2)] == ["produced", "processed"]
 
 
-def test_a_snapshot_that_fails_is_told_and_the_engine_goes_on(make: Make, tmp_path: Path) -> None:
+def test_a_snapshot_that_fails_is_reported_and_the_engine_goes_on(make: Make, tmp_path: Path) -> None:
     engine = SmallEngine(tmp_path / "engine", (SINK,))
     engine.trouble["snapshot"] = failing(OSError("No space left on device"))
     worker, owner = make(engine)

@@ -1,4 +1,4 @@
-"""Writers of Understudy's own kinds of sinks: whole files, positions that survive, honest failures."""
+"""Writers of Understudy's own kinds of sinks: complete files, positions that survive, honest failures."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def kept_out_s(breaches: Breaches, now_s: float) -> float:
     return steps * step_s
 
 
-def test_nobody_else_is_kept_out() -> None:
+def test_no_other_peer_is_kept_out() -> None:
     breaches = Breaches(SILENCE_S)
     breaches.note("a", 0.0)
     assert breaches.keep_out("a", 0.0)

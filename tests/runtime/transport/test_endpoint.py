@@ -180,7 +180,9 @@ def test_a_killed_peer_is_noticed_at_once_and_a_stopped_one_by_its_silence(serve
 @pytest.mark.parametrize(
     ("refusal", "raised"), [(Fenced("seat 3 is gone"), Fenced), (NotYet("wait"), ConnectionError)]
 )
-def test_who_is_not_let_in_is_told_why(server: Server, refusal: Exception, raised: type[Exception]) -> None:
+def test_a_caller_that_is_not_let_in_gets_the_reason(
+    server: Server, refusal: Exception, raised: type[Exception]
+) -> None:
     server.refuse = refusal
     with pytest.raises(raised, match=str(refusal)):
         connect(
@@ -210,12 +212,12 @@ def test_who_comes_before_the_server_is_ready_is_asked_to_try_again() -> None:
 
 
 def refusal_of(server: Server, command: bytes) -> str:
-    """What a stranger is told that opens an exchange with these words."""
+    """The refusal that a stranger gets who opens an exchange with these bytes."""
     stranger = flight.connect(f"grpc://{server.endpoint.address}")
     _, reader = stranger.do_exchange(flight.FlightDescriptor.for_command(command))
-    with pytest.raises(flight.FlightError) as told:
+    with pytest.raises(flight.FlightError) as answer:
         reader.read_chunk()
-    return str(told.value)
+    return str(answer.value)
 
 
 def test_an_unknown_purpose_and_a_stranger_are_refused(server: Server) -> None:
@@ -242,13 +244,13 @@ def test_garbage_inside_a_channel_closes_it_and_nothing_of_it_arrives(server: Se
 
 
 def test_an_opening_that_is_nested_too_deeply_is_refused_without_a_stack_trace(server: Server) -> None:
-    told = refusal_of(server, b"[" * 5_000)
-    assert "nested too deeply" in told
-    assert "Traceback" not in told
+    answer = refusal_of(server, b"[" * 5_000)
+    assert "nested too deeply" in answer
+    assert "Traceback" not in answer
     Client(server).opened.get(timeout=5)
 
 
-def test_what_fails_here_is_not_told_to_a_stranger_as_a_stack_trace(server: Server) -> None:
+def test_a_failure_here_is_not_shown_to_a_stranger_as_a_stack_trace(server: Server) -> None:
     server.refuse = KeyError("a mistake of ours")
     assert "Traceback" not in refusal_of(server, TALK)
 
@@ -331,8 +333,9 @@ ENDS_WHILE_SENDING = textwrap.dedent(
     endpoint.handle("talk", lambda hello: Accepted(on_open=nothing, on_frame=nothing, on_closed=nothing))
     endpoint.ready()
     opened = queue.Queue()
-    told = dict(on_open=opened.put, on_frame=nothing, on_closed=nothing)
-    threading.Thread(target=connect, args=(endpoint.address, "talk", {}), kwargs=told, daemon=True).start()
+    callbacks = dict(on_open=opened.put, on_frame=nothing, on_closed=nothing)
+    call = threading.Thread(target=connect, args=(endpoint.address, "talk", {}), kwargs=callbacks, daemon=True)
+    call.start()
     channel = opened.get()
     channel.send(*(Frame({"kind": "data"}, (bytes(50_000),)) for _ in range(3_000)))
     endpoint.end()

@@ -22,7 +22,7 @@ def arrived(sent: Frame) -> list[Frame | None]:
     [(MANY,), (b"", MANY, None, b"few", memoryview(MANY)), (MANY[:PIECE_BYTES_MAX], b"one byte more")],
     ids=["one body", "several", "a body of just one piece"],
 )
-def test_a_large_frame_arrives_whole(bodies: Bodies) -> None:
+def test_a_large_frame_arrives_completely(bodies: Bodies) -> None:
     *before, last = arrived(Frame({"kind": "push", "source": "s"}, bodies))
     assert before
     assert not any(before)
