@@ -17,5 +17,5 @@ def test_every_time_lies_in_its_bucket_also_before_1970(time_us: int, width_us: 
 
 def test_a_bucket_without_rows_is_empty_and_one_with_rows_does_not_show_them() -> None:
     assert Bucket(3).empty
-    assert not Bucket(3, b"", 0).empty, "no rows is None, whatever rows are"
+    assert not Bucket(3, b"", 0).empty, "only None means no rows"
     assert "secret" not in repr(Bucket(3, "secret", 6))

@@ -1,4 +1,4 @@
-"""`understudy check`: what a run recorded, judged. Ends with 1 if anything is violated or cannot be told."""
+"""`understudy check` judges a run's history. Exit code 1: a violated invariant, or missing records."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Row i goes to lane i mod L, and is that lane's turn i div L. A lane is a line on which one session follows
 another. Ten turns make a slot, and a slot holds two sessions; where the first ends and the second begins is
 drawn by a hash of seed, lane and slot. So sessions last between one turn and seven, thousands of them are
-open at any moment, and any row can be made from its number alone, whatever was made before it.
+open at any moment, and any row can be made from its number alone, without the rows before it.
 
 A lane uses its own pairs of addresses, one after the other. A pair comes back after PAIRS_PER_LANE sessions,
 long after its last session has ended, so a pause of two turns is enough to tell two sessions apart.

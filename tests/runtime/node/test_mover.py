@@ -248,7 +248,7 @@ def test_a_state_that_cannot_be_written_names_the_folder(lender: Lender, tmp_pat
 def test_a_fetch_that_is_stopped_ends(lender: Lender, tmp_path: Path) -> None:
     fetch = fetch_from(lender)
     lender.sends(Frame({"kind": "moving", "bytes": 10}), piece("f"))
-    # Told that something has arrived, it is stopped; nothing else would end it.
+    # The fetch is stopped once the first piece has arrived; nothing else would end it.
     with pytest.raises(ConnectionError, match="the state did not arrive completely"):
         fetch.run(tmp_path / "into", fetch.stop)
 

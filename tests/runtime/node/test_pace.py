@@ -82,7 +82,7 @@ class Waiting:
 
 
 class Restful(Pace):
-    """Rests for a minute, whatever happens."""
+    """Always rests for a minute."""
 
     def rest_s(self, began_s: float, took_s: float, through: int) -> float:
         return 60.0

@@ -334,7 +334,8 @@ ENDS_WHILE_SENDING = textwrap.dedent(
     endpoint.ready()
     opened = queue.Queue()
     callbacks = dict(on_open=opened.put, on_frame=nothing, on_closed=nothing)
-    call = threading.Thread(target=connect, args=(endpoint.address, "talk", {}), kwargs=callbacks, daemon=True)
+    call = threading.Thread(target=connect, args=(endpoint.address, "talk", {}), kwargs=callbacks)
+    call.daemon = True
     call.start()
     channel = opened.get()
     channel.send(*(Frame({"kind": "data"}, (bytes(50_000),)) for _ in range(3_000)))

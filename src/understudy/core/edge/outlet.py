@@ -84,7 +84,7 @@ class Outlet:
         self.sending: set[int] = set()
         #: What each copy of the consumer had acknowledged to the copy whose state was moved here, until it
         #: attaches.
-        self._told: dict[int, BucketId] = {}
+        self._acked_to_lender: dict[int, BucketId] = {}
 
     @property
     def live(self) -> list[int]:
@@ -139,7 +139,7 @@ class Outlet:
 
     def _fail(self, replica: int) -> None:
         self.status[replica] = Status.DEAD
-        self._told.pop(replica, None)
+        self._acked_to_lender.pop(replica, None)
         self._detach(replica)
         self.buffer.trim(self.live)
 
@@ -160,13 +160,13 @@ class Outlet:
 
     def outdated(self, replica: int, through: BucketId) -> bool:
         """Whether a copy of the consumer named this number before this copy had its state: it has
-        acknowledged more to the one that lent it.
+        acknowledged more to the copy that lent its state.
         """
-        return through < self._told.get(replica, NOTHING)
+        return through < self._acked_to_lender.get(replica, NOTHING)
 
     def _attach(self, replica: int, through: BucketId) -> None:
         self.expect(replica, through)
-        self._told.pop(replica, None)
+        self._acked_to_lender.pop(replica, None)
         self.attached.add(replica)
         self.sending.discard(replica)
         self.buffer.ack(replica, through)
@@ -199,16 +199,16 @@ class Outlet:
 
     def install(self, state: OutletState) -> None:
         """Take over the buffer of a replica. Only for an outlet that was never used."""
-        told = dict(state.floors)
+        floors = dict(state.floors)
         # A copy that came after the state was taken gets what the slowest of the others lacks.
-        least = min(told.values(), default=state.gone_through)
+        least = min(floors.values(), default=state.gone_through)
         self.buffer.adopt(
             state.kept,
             produced_through=state.produced_through,
             gone_through=state.gone_through,
-            floors={replica: told.get(replica, least) for replica in self.live},
+            floors={replica: floors.get(replica, least) for replica in self.live},
         )
-        self._told = {replica: through for replica, through in told.items() if replica in self.live}
+        self._acked_to_lender = {r: through for r, through in floors.items() if r in self.live}
         self.buffer.trim(self.live)
 
     def check(self) -> None:

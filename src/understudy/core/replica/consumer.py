@@ -68,8 +68,8 @@ class Consumer:
             return []
         group = self.merge.take(self.group_buckets_max, self.group_bytes_max)
         self.busy = True
-        told = [] if self.acks_when_processed else self._acknowledge()
-        return [*told, Process(group)]
+        sent = [] if self.acks_when_processed else self._acknowledge()
+        return [*sent, Process(group)]
 
     def done(self) -> list[SendTo]:
         """The engine has finished its group."""
@@ -88,19 +88,19 @@ class Consumer:
             self.inlets[partition] = Inlet(inlet.name, inlet.status, own=self.own, through=through)
 
     def _acknowledge(self) -> list[SendTo]:
-        told: list[SendTo] = []
+        sent: list[SendTo] = []
         for partition, inlet in self.inlets.items():
-            told += self._carried(partition, inlet.handle(Taken(self.handed)))
-        return told
+            sent += self._carried(partition, inlet.handle(Taken(self.handed)))
+        return sent
 
     def _carried(self, partition: Partition, instructions: list[Send | Take]) -> list[SendTo]:
-        told: list[SendTo] = []
+        sent: list[SendTo] = []
         for instruction in instructions:
             if isinstance(instruction, Take):
                 self.merge.put(partition, instruction.buckets)
             else:
-                told.append(SendTo(Copy(partition, instruction.replica), instruction.message))
-        return told
+                sent.append(SendTo(Copy(partition, instruction.replica), instruction.message))
+        return sent
 
     def check(self) -> None:
         self.merge.check()

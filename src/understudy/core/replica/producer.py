@@ -7,7 +7,7 @@ rows or not, so that no consumer waits for a producer that has nothing for it.
 The producer stands still while any outlet is full. That cannot end in a deadlock of partitions waiting for
 one another: a consumer acknowledges what has come from every producer, so the producer that is furthest
 behind is never full. A source is a producer by itself, and only its own full outlets stop it, so a source
-that is ahead waits without stopping the one that is behind.
+that is ahead waits without stopping a source that is behind.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Producer:
 
     def produced(self, event: Produced) -> list[SendTo]:
         self._expect_output(event)
-        told: list[SendTo] = []
+        sent: list[SendTo] = []
         for partition, buckets in event.shares:
-            told += self._drive(partition, Put(buckets))
-        return told
+            sent += self._drive(partition, Put(buckets))
+        return sent
 
     def _expect_output(self, event: Produced) -> None:
         """Raise `BrokenInvariant` unless every share can be taken: none is taken before that is known."""

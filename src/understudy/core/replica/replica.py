@@ -45,7 +45,7 @@ from understudy.core.view.view import Status
 
 
 class Replica:
-    """One copy. `begun` says whether it has its state; a copy that begins empty is told so by `begin`."""
+    """One copy. `begun` says whether it has its state; `begin` starts one that begins empty."""
 
     def __init__(self, copy: Copy, below: Consumer | None, above: Producer | None) -> None:
         require(below is not None or above is not None, f"{copy} has no neighbours")
