@@ -2,7 +2,7 @@
 
     python studies/mttf.py [--runs 200] [--ratio 40]
 
-Machines fail at random, each on average once in MTTF. A replacement is there at once, and the state that
+Machines fail at random, each on average once in MTTF. A replacement joins at once, and the state that
 it needs has caught up after MTTR; `--ratio` is MTTF / MTTR. A run ends when some state has no copy left.
 Three ways to place the copies on N machines:
 
@@ -110,7 +110,7 @@ def partition_pairs(
             # The last holder of a state is really dead: it does not come back.
             done += controller.handle(TimerFired(timer.key))
         for copy in moving:
-            # A standby that waits for this state waits in vain.
+            # A standby that waits for this state will not get it.
             other = Copy(copy.partition, 1 - copy.replica)
             standby = controller.view.seat(other)
             if standby.status is Status.STDBY:

@@ -42,7 +42,7 @@ CLI = (sys.executable, "-m", "understudy.cli.main")
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """What is killed, by name. All of these would go on for minutes."""
+    """The commands to kill, by name. All of these would go on for minutes."""
     studies = {
         "chaos.py": [],
         "failover.py": [],

@@ -1,4 +1,4 @@
-"""What is shown of a run, from what its gateway, ZooKeeper and the machine say."""
+"""The lines and figures that show a run, from its gateway's status, ZooKeeper and the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a fragment is said in a sentence, and a failing query never hangs."""
+"""A mistake in a fragment is reported in a sentence, and a failing query never hangs."""
 
 from __future__ import annotations
 

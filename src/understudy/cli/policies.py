@@ -27,5 +27,5 @@ def titled(name: str, replicas: int) -> str:
 
 
 def times(replicas: int) -> str:
-    """How often something is there."""
+    """How often the flow runs, in words."""
     return {1: "everything once", 2: "everything twice"}.get(replicas, f"everything {replicas} times")

@@ -1,8 +1,8 @@
 """The verdict on a run: what came out beside what should have, and how long it was silent.
 
-Rows are compared as multisets. A row that should be there and is not is **lost**; one that is there more
-often than it should be is **duplicated**; one that should not be there at all is **wrong**. The order is
-judged by the buckets as each sink was given them: each must have a higher number than all before it.
+Rows are compared as multisets. An expected row that did not come out is **lost**; a row that came out more
+often than expected is **duplicated**; a row that was not expected at all is **wrong**. The order is judged by
+the buckets as each sink was given them: each must have a higher number than all before it.
 
 **Silence** is the time between two deliveries with rows. After a failure the longest of those that touch
 the next WITHIN_S counts, to be read beside the normal ones: output comes in steps even when nothing fails.

@@ -54,7 +54,7 @@ def train(
     java = find_java(java_home)
     path = cache_path(java, directory)
     if path.is_file():
-        progress(f"Java's start-up cache is there already: {path}")
+        progress(f"Java's start-up cache exists already: {path}")
         return path
     if not java.version().split(".")[0].isdigit() or int(java.version().split(".")[0]) < _JAVA_MIN:
         progress(f"Java {java.version()} has no start-up cache (that needs {_JAVA_MIN}); going on without")

@@ -34,7 +34,7 @@ Time = float | Window
 
 @dataclass(frozen=True)
 class Stream:
-    """What is known at one place of the plan."""
+    """The stream at one place of the plan, as far as it is known."""
 
     streaming: bool
     output: tuple[int, ...]

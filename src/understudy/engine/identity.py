@@ -36,7 +36,7 @@ WHOLE = Share()
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose state an engine keeps."""
+    """The identity of the state that an engine keeps."""
 
     fragment: str
     share: Share

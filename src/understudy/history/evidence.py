@@ -35,7 +35,7 @@ SINK = "sink:"
 
 
 class _Process:
-    """What is known of one process while its records are gone through in their order."""
+    """The state of one process at a point of its history, while its records are read in order."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -186,7 +186,7 @@ class Evidence:
         self._left_sources()
 
     def _sort_out(self) -> None:
-        """Who needs what: of the produced buckets, those with rows."""
+        """Which consumer needs which buckets: of the produced ones, those with rows."""
         inputs: dict[str, set[BucketId]] = {}
         for (producer, to, number), made in self.produced.items():
             if to.startswith(SINK):

@@ -49,7 +49,7 @@ _PART = re.compile(r"(?P<process>.*)\.part-(?P<number>\d{6,})")
 
 
 def process_and_part(file: Path) -> tuple[str, int | None]:
-    """Whose history a file is, by its name, and which part; None: the newest, which has no number."""
+    """The process and the part that a file's name stands for; None: the newest part, which has no number."""
     stem = file.name.removesuffix(SUFFIX)
     match = _PART.fullmatch(stem)
     return (stem, None) if match is None else (match["process"], int(match["number"]))

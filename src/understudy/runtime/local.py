@@ -213,7 +213,7 @@ class LocalRun:
         file = failure_file(self.settings.path, child.name)
         if file.exists():
             return file.read_text().strip()
-        return f"It left no word (exit code {child.process.returncode}); see {self.settings.path / 'logs'}."
+        return f"It gave no reason (exit code {child.process.returncode}); see {self.settings.path / 'logs'}."
 
     # --- doing -------------------------------------------------------------------------------------------
 

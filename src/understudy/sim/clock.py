@@ -10,7 +10,7 @@ from collections.abc import Callable
 from understudy.sim.faults import may_fire
 from understudy.sim.world import Choice, World
 
-#: How often all timers fire in vain before a world counts as at rest: a hung fetch is given up at the second.
+#: How often all timers fire without effect before a world counts as at rest: a hung fetch ends at the second.
 IDLE_ROUNDS = 3
 
 

@@ -65,7 +65,7 @@ UP, DOWN = Up(), Down()
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What is on its way to each end. A connection that is not open takes nothing more."""
+    """A connection with the items on their way to each end. One that is not open takes nothing more."""
 
     serial: int
     caller: str

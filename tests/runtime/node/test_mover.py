@@ -158,7 +158,7 @@ def piece(name: Any, offset: Any = 0, chunk: bytes | None = b"12345") -> Frame:
 
 
 def described(**changes: Any) -> Frame:
-    """What is said of a state with one outlet."""
+    """The frame that describes a state with one outlet."""
     head = {"kind": "state", "version": 7, "through": 4, "outlets": [["stats/0", 9, NOTHING, [[0, 2]]]]}
     return Frame({**head, **changes})
 

@@ -199,7 +199,7 @@ class Coordination:
                 expected = 0 if expected_version is None else expected_version + 1
                 if stored is not None and stored.version == expected and stored.view == view:
                     return stored.version
-                raise Superseded(f"view {view.epoch} was not published: {stored} is there") from error
+                raise Superseded(f"view {view.epoch} was not published: the store holds {stored}") from error
 
         return self.session.patiently(attempt)
 

@@ -72,7 +72,7 @@ class Leadership:
 
     `controller` makes the machine from the stored view, at the beginning of every term. Members of
     `seat_kind` can take seats. `priority` 0 stands for election at once; each step above it waits
-    `HOLD_BACK_S` longer before its first attempt, so that the gateway leads when it is there at the start.
+    `HOLD_BACK_S` longer before its first attempt, so that the gateway leads if it is up at the start.
     """
 
     def __init__(

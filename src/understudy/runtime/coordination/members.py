@@ -57,7 +57,7 @@ class Membership:
         self._session.briefly(self.remove)
 
     def put(self) -> None:
-        """Creates the node unless it is there; a node that we left in an earlier session is replaced."""
+        """Creates the node unless it exists; a node that we left in an earlier session is replaced."""
         client = self._session.client
         for _ in range(3):
             try:

@@ -120,7 +120,7 @@ class StateFetch:
         self.total_bytes = 0
 
     def run(self, into: Path, progress: Callable[[], None]) -> CopyState:
-        """The state that goes with the files, which are then in the folder. Blocks until it is there.
+        """Blocks until all files are in the folder; returns the state that belongs to them.
 
         Raises `ConnectionError` or `Refused` if it does not come, `EnvironmentFailed` if it cannot be kept.
         """

@@ -25,7 +25,7 @@ class _Breach:
 
 
 class Breaches:
-    """What is held against each peer. The clock is the caller's; any thread may ask."""
+    """The breaches of each peer. The clock is the caller's; any thread may ask."""
 
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
