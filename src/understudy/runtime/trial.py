@@ -149,7 +149,9 @@ class Trial:
         return status
 
     def _in_vain(self, what: str, timeout_s: float) -> EnvironmentFailed:
-        problem = EnvironmentFailed(f"Waited {timeout_s:.0f} s for {what}, which did not come. See {self._logs}.")
+        problem = EnvironmentFailed(
+            f"Waited {timeout_s:.0f} s for {what}, which did not come. See {self._logs}."
+        )
         # For a reader of the stack trace; a sentence for users has no room for it.
         problem.add_note(f"the last status was {self.latest}")
         return problem
