@@ -52,8 +52,8 @@ import matplotlib as mpl
 
 from harness import RESULTS, save, say
 from understudy.core.edge.messages import Data
-from understudy.core.host.host import GATEWAY
 from understudy.core.host.parcels import Parcel, Relay, Say
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.topology import chain_of
 from understudy.core.view.view import View
 from understudy.runtime.mesh import RecentViews

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.messages import Data, Reverse
-from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.host import Host
 from understudy.core.host.parcels import (
     Attach,
     Began,
@@ -31,6 +31,7 @@ from understudy.core.host.parcels import (
     Welcome,
     Work,
 )
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.events import Produced
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import chain_of

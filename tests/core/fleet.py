@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 
 from understudy.core.bucket import Bucket
 from understudy.core.driver import Driver
-from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.host import Host
 from understudy.core.host.parcels import (
     Began,
     FetchState,
@@ -22,6 +22,7 @@ from understudy.core.host.parcels import (
     PeerUp,
     ViewSeen,
 )
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.events import (
     CopyState,
     FetchFailed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from core_kit import seats, view
 
 from understudy.core.bucket import NOTHING
-from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.host import Host
 from understudy.core.host.parcels import (
     Attach,
     Began,
@@ -17,6 +17,7 @@ from understudy.core.host.parcels import (
     ViewSeen,
     Welcome,
 )
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import chain_of
 from understudy.core.view.view import View

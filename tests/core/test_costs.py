@@ -12,8 +12,8 @@ from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.buffer import Buffer
 from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.messages import Ack, Attached, Data, From, Reverse, Take, Taken
-from understudy.core.host.host import GATEWAY
 from understudy.core.host.parcels import Attach, Inside, ParcelFrom, Say
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.events import Produced
 from understudy.core.shape.partition import Copy
 

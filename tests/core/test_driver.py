@@ -11,7 +11,7 @@ from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.driver import Driver
 from understudy.core.edge.messages import Ack, Data, Reverse
 from understudy.core.edge.outlet import OutletState
-from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.host import Host
 from understudy.core.host.parcels import (
     Began,
     FetchState,
@@ -25,6 +25,7 @@ from understudy.core.host.parcels import (
     Say,
     ViewSeen,
 )
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.events import (
     CopyState,
     FetchFailed,

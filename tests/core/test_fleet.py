@@ -6,8 +6,8 @@ import pytest
 from core_kit import ACTIVE, rows
 from fleet import Fleet
 
-from understudy.core.host.host import GATEWAY
 from understudy.core.host.parcels import ViewSeen
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import Topology, chain_of
 from understudy.core.view.events import CopySuspected, MoveCopy

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.messages import Ack, Attached
 from understudy.core.edge.outlet import OutletState
-from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.host import Host
 from understudy.core.host.parcels import (
     Attach,
     Cut,
@@ -25,6 +25,7 @@ from understudy.core.host.parcels import (
     ViewSeen,
     Welcome,
 )
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.consumer import Consumer
 from understudy.core.replica.events import AtEdge, CaughtUp, CopyState, Installed, Offered, Produced
 from understudy.core.replica.producer import Producer

@@ -38,7 +38,7 @@ from understudy.core.edge.messages import (
     Taken,
 )
 from understudy.core.edge.outlet import Outlet, OutletState
-from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.host import Host
 from understudy.core.host.parcels import (
     Attach,
     Began,
@@ -53,6 +53,7 @@ from understudy.core.host.parcels import (
     Say,
     ViewSeen,
 )
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.consumer import Consumer
 from understudy.core.replica.events import (
     AtEdge,

@@ -15,8 +15,8 @@ from understudy.core.bucket import Bucket
 from understudy.core.edge.messages import Ack, Data
 from understudy.core.edge.outlet import OutletState
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.core.host.host import GATEWAY
 from understudy.core.host.parcels import Inside, ParcelFrom, PeerUp, Relay, Say, ViewSeen
+from understudy.core.host.places import GATEWAY
 from understudy.core.machine import STORY_EVENTS_MAX, Machine
 from understudy.core.replica.events import CopyState, Installed, Processed, Produced
 from understudy.core.shape.topology import chain_of

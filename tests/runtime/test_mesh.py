@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.host import Host
 from understudy.core.host.parcels import Began, Here, Parcel, Relay
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import chain_of
 from understudy.core.view.events import CopySuspected

@@ -17,6 +17,7 @@ from understudy.core.edge.outlet import Outlet, OutletState
 from understudy.core.host import host as host_module
 from understudy.core.host.host import Host
 from understudy.core.host.parcels import Attach, Cut, Dispatch, ParcelFrom, Relay
+from understudy.core.host.places import Places
 from understudy.core.replica.consumer import Consumer
 from understudy.core.replica.events import AskAgainLater, CaughtUp, KeepSnapshot, TakeSnapshot
 from understudy.core.replica.movement import Borrowing, Lending
@@ -346,20 +347,25 @@ def forget_views_that_came_early(patch: Patch) -> None:
 
 def no_fencing(patch: Patch) -> None:
     """Edges are opened by and to whichever epoch."""
-    attach, sits = Host._attach, Host._sits
+    attach, arrived = Host._attach, Host._arrived
 
     def open_to_all(host: Host, node: str, parcel: Attach) -> None:
         resident = host.residents.get(parcel.to)
         attach(host, node, replace(parcel, to_epoch=resident.epoch if resident is not None else 0))
 
-    def sitting(host: Host, copy: Copy, node: str, epoch: int) -> bool:
-        found = sits(host, copy, node, epoch)
-        return found or (
-            node != host.name and host.view is not None and copy.partition in host.view.partitions
-        )
+    def let_in(host: Host, node: str, parcel: Any) -> None:
+        def sits(copy: Copy, of: str, epoch: int) -> bool:
+            known = host.view is not None and copy.partition in host.view.partitions
+            return Places.sits(host.places, copy, of, epoch) or (of != host.name and known)
+
+        host.places.__dict__["sits"] = sits
+        try:
+            arrived(host, node, parcel)
+        finally:
+            del host.places.__dict__["sits"]
 
     patch.setattr(Host, "_attach", open_to_all)
-    patch.setattr(Host, "_sits", sitting)
+    patch.setattr(Host, "_arrived", let_in)
 
 
 def any_serial_of_an_edge(patch: Patch) -> None:

@@ -30,9 +30,8 @@ def quartet(buckets: int) -> Setup:
         (Bounds(replicas(2, 2), kills=1), 5_000),
         (Bounds(quartet(1)), 100),
         (Bounds(small("cluster", 2)), 50),
-        (Bounds(small("cluster", 1), kills=1), 500),
     ],
-    ids=["one", "pair", "one of a pair", "quartet", "cluster", "one of a cluster"],
+    ids=["one", "pair", "one of a pair", "quartet", "cluster"],
 )
 def test_every_order_delivers_everything(bounds: Bounds, states_least: int) -> None:
     explored = explore(bounds)
@@ -51,6 +50,7 @@ LARGE = {
     "pair, one killed, the gateway crashes": Bounds(replicas(2, 1), spares=1, kills=1, crashes=1),
     "three replicas, two killed": Bounds(replicas(3, 1), kills=2),
     "three replicas, two killed, a standby catches up": Bounds(replicas(3, 1), spares=1, kills=2),
+    "cluster, one killed": Bounds(small("cluster", 1), kills=1),
     "quartet, one killed": Bounds(quartet(1), kills=1),
     "quartet, one killed, a standby catches up": Bounds(quartet(1), spares=1, kills=1),
 }
@@ -83,9 +83,9 @@ def test_a_violation_tells_the_path_that_leads_to_it(monkeypatch: pytest.MonkeyP
     [
         (m.ack_on_receipt, Bounds(replicas(2, 2)), {"state-exact"}),
         (m.drop_on_first_ack, Bounds(replicas(2, 2)), {"kept"}),
-        (m.reserve_nothing, Bounds(replicas(2, 2), spares=1, kills=1), {"kept"}),
+        (m.reserve_nothing, Bounds(replicas(2, 1), spares=1, kills=1), {"kept"}),
         (m.keep_the_lost_sender, Bounds(replicas(2, 1), kills=1), {"converged"}),
-        (m.do_not_try_again, Bounds(replicas(2, 1), spares=1, kills=1), {"converged"}),
+        (m.do_not_try_again, Bounds(replicas(2, 1), crashes=1), {"converged"}),
         (m.drop_when_sent, Bounds(quartet(2)), {"kept"}),
     ],
 )
@@ -97,7 +97,8 @@ def test_exploration_finds_a_known_mistake(
 ) -> None:
     mutation(monkeypatch)
     with pytest.raises(Violation, match="the path") as caught:
-        explore(bounds, states_max=20_000, seed=1)
+        for seed in range(8):
+            explore(bounds, states_max=5_000, seed=seed)
     assert caught.value.invariant in invariants
 
 

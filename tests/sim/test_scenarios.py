@@ -8,7 +8,8 @@ from random import Random
 import mutations as m
 import pytest
 
-from understudy.core.host.host import GATEWAY, Limits
+from understudy.core.host.limits import Limits
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import chain_of
 from understudy.core.view.view import Status

@@ -72,9 +72,10 @@ def test_a_death_is_survived_and_every_copy_is_active_again() -> None:
     feed(world, 2)
     assert world.all_delivered
     again_us = world.published[-1][0] - lost_us
-    # Once for each of two levels: the session ends, then a state is fetched and restored.
+    # Its neighbours suspect it before its session ends; then a state is fetched and restored, twice.
+    suspected_us = world.setup.timing.suspect_ms * 1_000
     levels_us = 2 * world.costs.restore_us
-    assert world.costs.detect_us + levels_us < again_us < world.costs.detect_us + levels_us + 2 * SECOND_US
+    assert suspected_us + levels_us < again_us < world.costs.detect_us + levels_us
 
 
 def test_the_same_flow_takes_the_same_time_again() -> None:

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from understudy.core.errors import PeerError
-from understudy.core.host.host import GATEWAY
 from understudy.core.host.parcels import Parcel, Relay
+from understudy.core.host.places import GATEWAY
 from understudy.core.view.view import View
 from understudy.runtime.actor import Actor
 from understudy.runtime.settings import RunSettings

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from understudy.core.bucket import BucketId
-from understudy.core.host.host import Host, Limits, Timing
+from understudy.core.host.host import Host
+from understudy.core.host.limits import Limits, Timing
 from understudy.core.shape.topology import Topology
 from understudy.core.view.controller import Controller
 from understudy.core.view.view import View

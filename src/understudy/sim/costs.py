@@ -18,8 +18,8 @@ from functools import cached_property
 
 from understudy.core.bucket import Bucket, BucketId
 from understudy.core.edge.messages import Data
-from understudy.core.host.host import GATEWAY
 from understudy.core.host.parcels import Parcel, Relay, Say
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Partition
 from understudy.core.shape.topology import Topology
 from understudy.core.view.view import Status, View

@@ -23,8 +23,8 @@ what they lead to, and that may be late anyway:
 Timers fire when nothing else can happen. Suspicions and limits never come to pass here: nothing is slow.
 
 *Quiet steps* go first as well, once nothing can fail any more: the delivery of an acknowledgement at a
-producer that does not move its state. `prove_quiet` tries each of them in both orders with every other move,
-in every state.
+process that knows the newest view, when no seat changes at either end of the edge. `prove_quiet` tries each
+of them in both orders with every other move, in every state.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from typing import TypeVar
 
 from understudy.core.edge.messages import Ack
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.core.host.host import GATEWAY
 from understudy.core.host.parcels import ParcelFrom, Say, ViewSeen
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy
 from understudy.core.view.view import View
 from understudy.sim.checkers import Violation, checkers
@@ -344,8 +344,9 @@ class Space:
             if not connection.open:
                 continue
             match connection.queue(to)[0]:
-                case Say(_, producer, _, Ack()) if _rests(world.view, producer):
-                    yield choice
+                case Say(consumer, producer, _, Ack()) if world.processes[to].view_epoch == world.view.epoch:
+                    if _rests(world.view, producer) and _rests(world.view, consumer):
+                        yield choice
 
     def check(self, world: ForkingWorld, moves: list[Choice]) -> int:
         """What must hold in a state that was not seen before. How many pairs of moves commuted."""
@@ -370,9 +371,9 @@ class Space:
         return commuted
 
 
-def _rests(view: View, producer: Copy) -> bool:
-    """Whether the state of this producer does not move, and will not."""
-    seats = view.partitions.get(producer.partition)
+def _rests(view: View, copy: Copy) -> bool:
+    """Whether no seat of this partition changes any more, unless another fault strikes."""
+    seats = view.partitions.get(copy.partition)
     return seats is None or seats.whole
 
 

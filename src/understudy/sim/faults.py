@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from understudy.core.host.host import GATEWAY
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import CopyMoveFailed, CopySuspected, Drain, MoveCopy, Report, Undrain
 from understudy.core.view.view import Status, View

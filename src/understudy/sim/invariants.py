@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.edge.outlet import Outlet
-from understudy.core.host.host import GATEWAY
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Seat, Status, View
 from understudy.sim.checkers import demand

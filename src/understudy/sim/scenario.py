@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 
 from understudy.core.edge.inlet import Inlet
-from understudy.core.host.host import GATEWAY
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import CopySuspected
 from understudy.core.view.view import Status

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from understudy.core.bucket import Bucket
-from understudy.core.host.host import Limits
+from understudy.core.host.limits import Limits
 from understudy.core.shape.topology import Topology, chain_of
 from understudy.sim.flow import Flow
 from understudy.sim.world import Setup

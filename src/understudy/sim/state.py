@@ -16,6 +16,7 @@ from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.merge import Merge
 from understudy.core.edge.outlet import Outlet
 from understudy.core.host.host import Host
+from understudy.core.host.places import Places
 from understudy.core.host.resident import Resident
 from understudy.core.replica.consumer import Consumer
 from understudy.core.replica.movement import Borrowing, Lending
@@ -31,7 +32,20 @@ T = TypeVar("T")
 #: Classes whose objects are copied and frozen field by field.
 WALKED = frozenset(
     {
-        *(Buffer, Inlet, Merge, Outlet, Host, Resident, Consumer, Borrowing, Lending, Producer, Replica),
+        *(
+            Buffer,
+            Inlet,
+            Merge,
+            Outlet,
+            Host,
+            Places,
+            Resident,
+            Consumer,
+            Borrowing,
+            Lending,
+            Producer,
+            Replica,
+        ),
         *(Controller, SimEngine, Disk, Process, SimWorker, Leader, Store),
     }
 )

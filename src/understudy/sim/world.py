@@ -32,8 +32,10 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
 from understudy.core.errors import require
-from understudy.core.host.host import GATEWAY, Host, Limits, Timing
+from understudy.core.host.host import Host
+from understudy.core.host.limits import Limits, Timing
 from understudy.core.host.parcels import Parcel, ParcelFrom, PeerDown, PeerUp, ViewSeen
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy
 from understudy.core.view.controller import Controller
 from understudy.core.view.events import Report

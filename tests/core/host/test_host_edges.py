@@ -8,7 +8,7 @@ from host_kit import SINK, SOURCE, first_view, gateway, node, of_kind, own, parc
 
 from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.messages import Ack, Data, Pause, Paused, Reverse
-from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.host import Host
 from understudy.core.host.parcels import (
     Attach,
     Began,
@@ -24,6 +24,7 @@ from understudy.core.host.parcels import (
     Welcome,
     Work,
 )
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.events import Processed, Produced
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import chain_of

@@ -8,7 +8,7 @@ from host_kit import SINK, SOURCE, TOPOLOGY, node, of_kind, parcels, working
 
 from understudy.core.bucket import NOTHING
 from understudy.core.edge.outlet import OutletState
-from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.host import Host
 from understudy.core.host.parcels import (
     Attach,
     Began,
@@ -30,6 +30,7 @@ from understudy.core.host.parcels import (
     ViewSeen,
     Welcome,
 )
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.events import (
     CopyState,
     FetchFailed,

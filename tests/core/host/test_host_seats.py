@@ -21,7 +21,8 @@ from host_kit import (
 
 from understudy.core.bucket import NOTHING
 from understudy.core.edge.messages import Reverse
-from understudy.core.host.host import GATEWAY, Host, Timing
+from understudy.core.host.host import Host
+from understudy.core.host.limits import Timing
 from understudy.core.host.parcels import (
     Attach,
     Await,
@@ -38,6 +39,7 @@ from understudy.core.host.parcels import (
     ViewSeen,
     Welcome,
 )
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.events import Produced
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import Topology, chain_of

@@ -7,7 +7,8 @@ from host_kit import SOURCE, TOPOLOGY, first_view, gateway, of_kind, parcels, wo
 
 from understudy.core.bucket import NOTHING
 from understudy.core.edge.messages import Data, From
-from understudy.core.host.host import CUTS_MAX, GATEWAY, Host, Timing
+from understudy.core.host.host import CUTS_MAX, Host
+from understudy.core.host.limits import Timing
 from understudy.core.host.parcels import (
     Attach,
     Cut,
@@ -19,6 +20,7 @@ from understudy.core.host.parcels import (
     Tell,
     ViewSeen,
 )
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.topology import chain_of
 from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.events import CopySuspected

@@ -16,7 +16,7 @@ from small_engine import SmallEngine, rows_at
 
 import understudy as us
 from understudy.core.bucket import Bucket, BucketId
-from understudy.core.host.host import GATEWAY
+from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import (
     ControllerEvent,

@@ -30,11 +30,11 @@ With `isolated`, copies of one replica talk only to copies of that replica, as i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.edge.messages import Attached, Data, Detached, From
 from understudy.core.errors import BrokenInvariant, PeerError, require
+from understudy.core.host.limits import Limits, Timing
 from understudy.core.host.parcels import (
     Attach,
     Await,
@@ -64,9 +64,9 @@ from understudy.core.host.parcels import (
     Welcome,
     Work,
 )
-from understudy.core.host.resident import Opened, Resident
+from understudy.core.host.places import GATEWAY, Places
+from understudy.core.host.resident import Opened, Resident, ends_of, resident_of
 from understudy.core.machine import Machine
-from understudy.core.replica.consumer import Consumer
 from understudy.core.replica.events import (
     Ask,
     AskAgainLater,
@@ -87,7 +87,6 @@ from understudy.core.replica.events import (
     StandbyGone,
     TakeSnapshot,
 )
-from understudy.core.replica.producer import Producer
 from understudy.core.replica.replica import Replica
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import Topology
@@ -96,35 +95,8 @@ from understudy.core.view.changes import Activated, Fail, changes
 from understudy.core.view.events import CopyCaughtUp, CopyMoveFailed, CopySuspected
 from understudy.core.view.view import Status, View
 
-GATEWAY = "gateway"
 #: A peer that was cut off this often for breaking the protocol is suspected.
 CUTS_MAX = 3
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much may wait: input at a source, output of a copy, and a group for an engine."""
-
-    input_buckets_max: int = 100_000
-    input_bytes_max: int = 256 * 2**20
-    output_buckets_max: int = 100_000
-    output_bytes_max: int = 128 * 2**20
-    group_buckets_max: int = 1_000
-    group_bytes_max: int = 16 * 2**20
-
-
-@dataclass(frozen=True)
-class Timing:
-    """How long a host waits before it acts on what does not happen."""
-
-    #: For a broken connection to stand again.
-    suspect_ms: int = 300
-    #: For a connection that never stood, and before a suspicion is repeated.
-    absent_ms: int = 4_000
-    #: For an answer to a standby's request for its state.
-    ask_ms: int = 500
-    #: For any progress of a standby's catch-up.
-    stuck_ms: int = 60_000
 
 
 class Host(Machine[HostEvent, HostInstruction]):
@@ -146,8 +118,7 @@ class Host(Machine[HostEvent, HostInstruction]):
         self.topology = topology
         self.limits = limits or Limits()
         self.timing = timing or Timing()
-        self.isolated = isolated
-        self.view: View | None = None
+        self.places = Places(topology, isolated)
         self.residents: dict[Copy, Resident] = {}
         self._delivered = dict(delivered or {})
         self._up: dict[str, int] = {name: 0}
@@ -164,31 +135,18 @@ class Host(Machine[HostEvent, HostInstruction]):
     # --- reading -----------------------------------------------------------------------------------------
 
     @property
+    def view(self) -> View | None:
+        return self.places.view
+
+    @property
     def needed(self) -> set[str]:
         """The other processes that this one needs a connection to."""
         found: set[str] = set()
         for resident in self.residents.values():
             for partition, end in resident.machine.ends.items():
-                found.update(filter(None, (self.node_of(Copy(partition, r)) for r in end.status)))
-            found.update(self._partners(resident.copy.partition))
+                found.update(filter(None, (self.places.node_of(Copy(partition, r)) for r in end.status)))
+            found.update(self.places.partners(resident.copy.partition))
         return found - {self.name}
-
-    def _partners(self, partition: Partition) -> list[str]:
-        """Where the copies of a partition live while one of them needs the state of another."""
-        if self.view is None or partition in self.topology.ends:
-            return []
-        seats = self.view.partitions[partition].seats
-        waits = any(seat.status is Status.STDBY for seat in seats)
-        return [seat.node for seat in seats if seat.alive] if waits else []
-
-    def node_of(self, copy: Copy) -> str | None:
-        """Where a copy lives; None if it does not."""
-        if copy.partition in self.topology.ends:
-            return GATEWAY
-        if self.view is None:
-            return None
-        seat = self.view.seat(copy)
-        return seat.node if seat.alive else None
 
     def end(self, name: str) -> Replica | None:
         """A source or a sink that is hosted here."""
@@ -259,12 +217,12 @@ class Host(Machine[HostEvent, HostInstruction]):
             changes(seats, view.partitions[partition])
 
     def _turn_to(self, view: View) -> None:
-        old, self.view = self.view, view
+        old, self.places.view = self.view, view
         if old is None and self.name == GATEWAY:
             self._take_ends()
         if old is not None:
             for resident in list(self.residents.values()):
-                if self._sits(resident.copy, self.name, resident.epoch):
+                if self.places.sits(resident.copy, self.name, resident.epoch):
                     self._follow(resident, old, view)
                 else:
                     del self.residents[resident.copy]
@@ -293,7 +251,7 @@ class Host(Machine[HostEvent, HostInstruction]):
                     resident.tried.pop(Copy(partition, change.replica), None)
                 self._drive(resident, AtEdge(partition, change))
         own = resident.copy.partition
-        if own not in self.topology.ends and not self.isolated:
+        if own not in self.topology.ends and not self.places.isolated:
             for change in changes(old.partitions[own], new.partitions[own]):
                 waited = old.partitions[own].seats[change.replica].status is Status.STDBY
                 if change.replica != resident.copy.replica and waited:
@@ -302,80 +260,20 @@ class Host(Machine[HostEvent, HostInstruction]):
                     self._carry_out(resident, resident.machine.activated())
 
     def _take_seat(self, copy: Copy) -> None:
-        assert self.view is not None
-        seat, limits = self.view.seat(copy), self.limits
-        below = Consumer(
-            f"consumer of {copy}",
-            copy.replica,
-            self._statuses(self.topology.producers(copy.partition), copy),
-            group_buckets_max=limits.group_buckets_max,
-            group_bytes_max=limits.group_bytes_max,
-        )
-        above = Producer(
-            f"producer of {copy}",
-            self._statuses(self.topology.consumers(copy.partition), copy),
-            buckets_max=limits.output_buckets_max,
-            bytes_max=limits.output_bytes_max,
-        )
-        resident = self.residents[copy] = Resident(copy, seat.epoch, Replica(copy, below, above))
-        if seat.status is Status.STDBY:
-            self._out.append(Await(copy, seat.epoch))
-            self._out.append(SetTimer(("stuck", copy, seat.epoch), self.timing.stuck_ms))
+        resident = self.residents[copy] = resident_of(copy, self.places, self.limits)
+        if self.places.waits(copy, self.name, resident.epoch):
+            self._out.append(Await(copy, resident.epoch))
+            self._out.append(SetTimer(("stuck", copy, resident.epoch), self.timing.stuck_ms))
             self._carry_out(resident, resident.machine.borrow())
         else:
-            self._out.append(Start(copy, seat.epoch))
+            self._out.append(Start(copy, resident.epoch))
 
     def _take_ends(self) -> None:
-        limits = self.limits
-        for name in self.topology.sources:
-            copy = Copy(Partition(name))
-            above = Producer(
-                f"source {name}",
-                self._statuses(self.topology.consumers(copy.partition), copy),
-                buckets_max=limits.input_buckets_max,
-                bytes_max=limits.input_bytes_max,
-            )
-            self.residents[copy] = Resident(copy, 0, Replica(copy, None, above))
-        for name in self.topology.sinks:
-            copy = Copy(Partition(name))
-            below = Consumer(
-                name,
-                None,
-                self._statuses(self.topology.producers(copy.partition), copy),
-                group_buckets_max=limits.group_buckets_max,
-                group_bytes_max=limits.group_bytes_max,
-                through=self._delivered.get(name, NOTHING),
-                acks_when_processed=True,
-            )
-            self.residents[copy] = Resident(copy, 0, Replica(copy, below, None))
+        for resident in ends_of(self.places, self.limits, self._delivered):
+            self.residents[resident.copy] = resident
         for resident in list(self.residents.values()):
             self._carry_out(resident, resident.machine.begin())
             self._connect(resident)
-
-    def _statuses(self, partitions: Iterable[Partition], of: Copy) -> dict[Partition, dict[int, Status]]:
-        assert self.view is not None
-        found: dict[Partition, dict[int, Status]] = {}
-        narrow = self.isolated and of.partition not in self.topology.ends
-        for partition in partitions:
-            if partition in self.topology.ends:
-                found[partition] = {0: Status.ACTIVE}
-                continue
-            seats = self.view.partitions[partition].seats
-            found[partition] = {r: s.status for r, s in enumerate(seats) if not narrow or r == of.replica}
-        return found
-
-    def _seat_epoch(self, copy: Copy) -> int:
-        return 0 if copy.partition in self.topology.ends or self.view is None else self.view.seat(copy).epoch
-
-    def _sits(self, copy: Copy, node: str, epoch: int) -> bool:
-        if copy.partition in self.topology.ends:
-            return node == GATEWAY and epoch == 0
-        return self.view is not None and self.view.holds(copy, node, epoch)
-
-    def _waits(self, copy: Copy, node: str, epoch: int) -> bool:
-        """Whether a standby of that node sits there: a request may arrive when it has long caught up."""
-        view = self.view
-        return view is not None and view.holds(copy, node, epoch) and view.seat(copy).status is Status.STDBY
 
     # --- connections -------------------------------------------------------------------------------------
 
@@ -394,7 +292,7 @@ class Host(Machine[HostEvent, HostInstruction]):
         self._told_view.pop(node, None)
         for resident in self.residents.values():
             self._try_all(resident, node)
-            if node in self._partners(resident.copy.partition):
+            if node in self.places.partners(resident.copy.partition):
                 # A standby asked in vain as long as it could not reach the copy that lends.
                 self._carry_out(resident, resident.machine.ask_again())
 
@@ -451,25 +349,25 @@ class Host(Machine[HostEvent, HostInstruction]):
         self._try_all(resident)
         above = resident.machine.above
         consumers = above.outlets if above is not None else {}
-        nodes = {self.node_of(Copy(p, r)) for p, outlet in consumers.items() for r in outlet.status}
+        nodes = {self.places.node_of(Copy(p, r)) for p, outlet in consumers.items() for r in outlet.status}
         for node in sorted(filter(None, nodes)):
             self._dispatch(node, Here(resident.copy, resident.epoch))
 
     def _try_all(self, resident: Resident, node: str | None = None) -> None:
         if resident.begun:
             for producer in resident.producers:
-                if node is None or node == self.node_of(producer):
+                if node is None or node == self.places.node_of(producer):
                     self._try(resident, producer)
 
     def _try(self, resident: Resident, producer: Copy) -> None:
-        node = self.node_of(producer)
+        node = self.places.node_of(producer)
         if node is None or node not in self._up or producer in resident.edges:
             return
         self._serial += 1
         resident.tried[producer] = Opened(self._serial, node)
         through = resident.taken_from(producer)
         attach = Attach(
-            resident.copy, resident.epoch, producer, self._seat_epoch(producer), self._serial, through
+            resident.copy, resident.epoch, producer, self.places.seat_epoch(producer), self._serial, through
         )
         self._dispatch(node, attach)
 
@@ -503,7 +401,7 @@ class Host(Machine[HostEvent, HostInstruction]):
             case Relay(view):
                 self._relayed(node, view)
             case Here(copy, epoch):
-                if self._sits(copy, node, epoch):
+                if self.places.sits(copy, node, epoch):
                     for resident in self.residents.values():
                         if resident.begun and copy in resident.producers:
                             self._try(resident, copy)
@@ -514,12 +412,12 @@ class Host(Machine[HostEvent, HostInstruction]):
             case Request(sender, epoch, to, attempt):
                 lender = self.residents.get(to)
                 own = sender.partition == to.partition
-                if lender is not None and own and self._waits(sender, node, epoch):
+                if lender is not None and own and self.places.waits(sender, node, epoch):
                     self._drive(lender, Asked(sender, epoch, attempt))
             case Offering(sender, epoch, to, to_epoch, attempt, version):
                 borrower = self._resident(to, to_epoch)
                 own = sender.partition == to.partition
-                if borrower is not None and own and self._sits(sender, node, epoch):
+                if borrower is not None and own and self.places.sits(sender, node, epoch):
                     self._drive(borrower, Offered(sender, attempt, version))
 
     def _relayed(self, node: str, view: View) -> None:
@@ -544,7 +442,7 @@ class Host(Machine[HostEvent, HostInstruction]):
 
     def _attach(self, node: str, parcel: Attach) -> None:
         resident = self._resident(parcel.to, parcel.to_epoch)
-        if resident is None or not resident.begun or not self._sits(parcel.sender, node, parcel.epoch):
+        if resident is None or not resident.begun or not self.places.sits(parcel.sender, node, parcel.epoch):
             # It will try again when what is missing has come.
             return
         outlets = resident.machine.above.outlets if resident.machine.above is not None else {}
@@ -596,7 +494,7 @@ class Host(Machine[HostEvent, HostInstruction]):
                 case DropSnapshot(version):
                     self._out.append(Unlend(copy, epoch, version))
                 case Offer(standby, to_epoch, attempt, version):
-                    node = self.node_of(standby)
+                    node = self.places.node_of(standby)
                     if node is not None:
                         self._dispatch(node, Offering(copy, epoch, standby, to_epoch, attempt, version))
                 case Ask(attempt):
@@ -604,7 +502,7 @@ class Host(Machine[HostEvent, HostInstruction]):
                 case AskAgainLater():
                     self._out.append(SetTimer(("ask", copy, epoch), self.timing.ask_ms))
                 case Fetch(lender, attempt, version):
-                    node = self.node_of(lender)
+                    node = self.places.node_of(lender)
                     require(node is not None, f"{lender} offered its state and has no seat")
                     assert node is not None
                     self._out.append(FetchState(copy, epoch, node, lender, attempt, version))

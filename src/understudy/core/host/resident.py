@@ -1,13 +1,17 @@
-"""A copy on its host: its machine, and the edges that it has open."""
+"""A copy on its host: its machine, and the edges that it has open. Sources and sinks are copies as well."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from understudy.core.bucket import BucketId
+from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.host.limits import Limits
+from understudy.core.host.places import Places
+from understudy.core.replica.consumer import Consumer
+from understudy.core.replica.producer import Producer
 from understudy.core.replica.replica import Replica
-from understudy.core.shape.partition import Copy
+from understudy.core.shape.partition import Copy, Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +50,48 @@ class Resident:
         """Through which number this copy has produced output for a consumer."""
         assert self.machine.above is not None
         return self.machine.above.outlets[consumer.partition].buffer.produced_through
+
+
+def resident_of(copy: Copy, places: Places, limits: Limits) -> Resident:
+    """A copy at its seat in the newest view, which has taken and produced nothing yet."""
+    producers, consumers = places.topology.producers, places.topology.consumers
+    below = Consumer(
+        f"consumer of {copy}",
+        copy.replica,
+        places.statuses(producers(copy.partition), copy),
+        group_buckets_max=limits.group_buckets_max,
+        group_bytes_max=limits.group_bytes_max,
+    )
+    above = Producer(
+        f"producer of {copy}",
+        places.statuses(consumers(copy.partition), copy),
+        buckets_max=limits.output_buckets_max,
+        bytes_max=limits.output_bytes_max,
+    )
+    return Resident(copy, places.seat_epoch(copy), Replica(copy, below, above))
+
+
+def ends_of(places: Places, limits: Limits, delivered: Mapping[str, BucketId]) -> Iterator[Resident]:
+    """Sources and sinks. `delivered` says through which number each sink has its output already."""
+    topology = places.topology
+    for name in topology.sources:
+        copy = Copy(Partition(name))
+        above = Producer(
+            f"source {name}",
+            places.statuses(topology.consumers(copy.partition), copy),
+            buckets_max=limits.input_buckets_max,
+            bytes_max=limits.input_bytes_max,
+        )
+        yield Resident(copy, 0, Replica(copy, None, above))
+    for name in topology.sinks:
+        copy = Copy(Partition(name))
+        below = Consumer(
+            name,
+            None,
+            places.statuses(topology.producers(copy.partition), copy),
+            group_buckets_max=limits.group_buckets_max,
+            group_bytes_max=limits.group_bytes_max,
+            through=delivered.get(name, NOTHING),
+            acks_when_processed=True,
+        )
+        yield Resident(copy, 0, Replica(copy, below, None))

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.edge.messages import Data
-from understudy.core.host.host import GATEWAY
 from understudy.core.host.parcels import FetchState, HostEvent, Inside, Parcel, ParcelFrom, Say
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.events import CopyState, Processed, Produced
 from understudy.core.replica.producer import Producer
 from understudy.core.shape.partition import Copy, Partition

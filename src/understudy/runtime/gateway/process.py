@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId, end_of
-from understudy.core.host.host import GATEWAY
+from understudy.core.host.places import GATEWAY
 from understudy.core.view.events import Report
 from understudy.flow.loading import load
 from understudy.runtime.actor import Actor

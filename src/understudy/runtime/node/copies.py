@@ -15,8 +15,9 @@ from typing import Any
 
 from understudy.core.bucket import Bucket
 from understudy.core.errors import Fenced
-from understudy.core.host.host import GATEWAY, Host
+from understudy.core.host.host import Host
 from understudy.core.host.parcels import FetchState, Inside, Parcel, Request
+from understudy.core.host.places import GATEWAY
 from understudy.core.replica.events import CopyState, FetchFailed
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import Report

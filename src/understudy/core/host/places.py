@@ -1,0 +1,65 @@
+"""Where copies live, as the newest view says. Sources and sinks, the ends of a flow, live at the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from understudy.core.shape.partition import Copy, Partition
+from understudy.core.shape.topology import Topology
+from understudy.core.view.view import Status, View
+
+GATEWAY = "gateway"
+
+
+@dataclass(eq=False)
+class Places:
+    """Without a view no copy has a place, only the ends have."""
+
+    topology: Topology
+    isolated: bool = False
+    view: View | None = None
+
+    def node_of(self, copy: Copy) -> str | None:
+        """The process that a copy lives on; None if it does not."""
+        if copy.partition in self.topology.ends:
+            return GATEWAY
+        if self.view is None:
+            return None
+        seat = self.view.seat(copy)
+        return seat.node if seat.alive else None
+
+    def seat_epoch(self, copy: Copy) -> int:
+        return 0 if copy.partition in self.topology.ends or self.view is None else self.view.seat(copy).epoch
+
+    def sits(self, copy: Copy, node: str, epoch: int) -> bool:
+        """Whether that node holds this seat of the copy."""
+        if copy.partition in self.topology.ends:
+            return node == GATEWAY and epoch == 0
+        return self.view is not None and self.view.holds(copy, node, epoch)
+
+    def waits(self, copy: Copy, node: str, epoch: int) -> bool:
+        """Whether a standby of that node sits there: a request may arrive when it has long caught up."""
+        view = self.view
+        return view is not None and view.holds(copy, node, epoch) and view.seat(copy).status is Status.STDBY
+
+    def partners(self, partition: Partition) -> list[str]:
+        """Where the copies of a partition live while one of them needs the state of another."""
+        if self.view is None or partition in self.topology.ends:
+            return []
+        seats = self.view.partitions[partition].seats
+        waits = any(seat.status is Status.STDBY for seat in seats)
+        return [seat.node for seat in seats if seat.alive] if waits else []
+
+    def statuses(self, partitions: Iterable[Partition], of: Copy) -> dict[Partition, dict[int, Status]]:
+        """The copies of neighbouring partitions that a copy talks to, with their status."""
+        assert self.view is not None
+        found: dict[Partition, dict[int, Status]] = {}
+        narrow = self.isolated and of.partition not in self.topology.ends
+        for partition in partitions:
+            if partition in self.topology.ends:
+                found[partition] = {0: Status.ACTIVE}
+                continue
+            seats = self.view.partitions[partition].seats
+            found[partition] = {r: s.status for r, s in enumerate(seats) if not narrow or r == of.replica}
+        return found
