@@ -156,7 +156,7 @@ def test_ctrl_c_ends_the_following_and_not_the_move(
 
     monkeypatch.setattr("understudy.cli.move.look", interrupted_look)
     assert main(["move", "sessions/0:PRIM", "node-3", run.folder]) == 130
-    assert "what was begun goes on" in capsys.readouterr().out
+    assert "the wish goes on" in capsys.readouterr().out
     assert run.view.wanted == {COPY: "node-3.1"}
 
 
@@ -238,7 +238,11 @@ def controller(*events: ControllerEvent) -> Controller:
         ([MoveCopy(COPY, "c"), Drain("c")], "c is being drained", False),
         ([MoveCopy(COPY, "c"), MemberLeft("c")], "cannot move to c any more", False),
         (
-            [MoveCopy(COPY, "c"), *map(MemberLeft, "bac"), TimerFired(("missed", "b"))],
+            [
+                MoveCopy(COPY, "c"),
+                *map(MemberLeft, "bac"),
+                *(TimerFired(("missed", node)) for node in "bc"),
+            ],
             "The flow is lost",
             False,
         ),

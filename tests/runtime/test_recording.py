@@ -248,7 +248,7 @@ def test_without_a_history_nothing_is_computed_or_written(
         raise AssertionError("a payload was looked into")
 
     monkeypatch.setattr(recording, "decode", computed)
-    monkeypatch.setattr(recording, "digest_of", computed)
+    monkeypatch.setattr(recording, "rows_and_digest", computed)
     recorder = RunRecorder(settings(tmp_path, history=False), "flow", "n1")
     made = bucket(1, {"a": table(1)})
     recorder.sealed("packets", 1, 1)

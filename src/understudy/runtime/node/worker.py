@@ -121,9 +121,8 @@ class Worker:
         took_s = time.monotonic() - began
         self.stats.last_group_ms = took_s * 1_000
         rest_s = self._pace.rest_s(began, took_s, buckets[-1].number)
-        if rest_s > 0:
-            self._wanted.wait(rest_s)
-            self._wanted.clear()
+        self._wanted.wait(rest_s)
+        self._wanted.clear()
         self._owner.processed()
 
     def _tables(self, buckets: Sequence[Bucket]) -> dict[str, pa.Table]:
