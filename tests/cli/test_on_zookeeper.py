@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,11 +63,18 @@ def _started(arguments: list[str]) -> Iterator[psutil.Process]:
 
 
 def _gone(processes: list[psutil.Process]) -> bool:
+    deadline = time.monotonic() + 5
+    while any(map(_runs, processes)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not any(map(_runs, processes))
+
+
+def _runs(process: psutil.Process) -> bool:
     # The parent stays as a zombie until its test reaps it.
-    left = [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-    return not psutil.wait_procs(left, timeout=5)[1] or all(
-        each.status() == psutil.STATUS_ZOMBIE for each in left if each.is_running()
-    )
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _seated(*nodes: str) -> View:

@@ -68,7 +68,7 @@ class Counts:
     by_host: Counter[str] = field(default_factory=Counter)
 
 
-# --- a flow whose rows nobody looks at -------------------------------------------------------------------
+# --- a flow without rows ---------------------------------------------------------------------------------
 
 
 class EvenDealing(Dealing):

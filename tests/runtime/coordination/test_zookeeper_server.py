@@ -87,8 +87,15 @@ def test_it_ends_with_its_owner(tmp_path: Path, end: signal.Signals, eventually:
     owner.send_signal(end)
     owner.wait()
     owner.stdout.close()
+    eventually(lambda: not _runs(java))
+
+
+def _runs(process: psutil.Process) -> bool:
     # An orphan may stay in the process table until it is reaped, but then it runs no more.
-    eventually(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE)
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_java_ends_although_its_owner_is_killed_before_it_could_hear_of_it(tmp_path: Path) -> None:
