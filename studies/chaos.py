@@ -1,11 +1,12 @@
-"""Real processes, harmed under load: seven kinds of harm, each several times, history and output checked
+"""Real processes, harmed under load: nine kinds of harm, each several times, history and output checked
 each time.
 
     python studies/chaos.py [--repeat 5] [--only NAME] [--keep]
 
-Each kind of harm has a run of its own at 10,000 rows a second: two replicas and a standby, dead nodes
-return as standbys. After every single harm the run must become steady again, and the history so far must
-pass every checker. When the run has ended, its output must equal the ground truth, row by row.
+Each kind of harm has a run of its own at 10,000 rows a second: two replicas, or three where two are killed
+at once, and a standby; dead nodes return as standbys. After every single harm the run must become steady
+again, and the history so far must pass every checker. When the run has ended, its output must equal the
+ground truth, row by row.
 """
 
 from __future__ import annotations
@@ -68,6 +69,21 @@ def kill_zookeeper_then_primary(trial: Trial) -> None:
     trial.kill("sender")
 
 
+def kill_two_at_once(trial: Trial) -> None:
+    trial.kill_at_once(["sender", "holder"])
+
+
+def kill_secondary_and_stop_gateway(trial: Trial) -> None:
+    trial.kill("holder")
+    # Before it can report the death: it wakes without a sign from the healthy replica either.
+    trial.kill("gateway", signal.SIGSTOP)
+    time.sleep(5)
+    trial.kill("gateway", signal.SIGCONT)
+
+
+#: Runs with another number of replicas than two.
+REPLICAS = {"kill two of three replicas at once": 3}
+
 HARMS: dict[str, Callable[[Trial], None]] = {
     "kill the primary": kill_primary,
     "kill the secondary": kill_secondary,
@@ -76,11 +92,14 @@ HARMS: dict[str, Callable[[Trial], None]] = {
     "stop the primary for 5 s": stop_primary_for_5_s,
     "kill the gateway": kill_gateway,
     "kill ZooKeeper, restart it, kill the primary": kill_zookeeper_then_primary,
+    "kill two of three replicas at once": kill_two_at_once,
+    "kill the secondary, stop the gateway for 5 s": kill_secondary_and_stop_gateway,
 }
 
 
 def one_kind(name: str, harm: Callable[[Trial], None], repeat: int, keep: bool) -> dict[str, object]:
-    run, folder = traffic_run()
+    replicas = REPLICAS.get(name, 2)
+    run, folder = traffic_run(nodes=replicas, replicas=replicas)
     trial = Trial(run, tell=say)
     try:
         for turn in range(1, repeat + 1):
@@ -118,7 +137,7 @@ def main() -> None:
         results[name] = one_kind(name, harm, arguments.repeat, arguments.keep)
         save("chaos", results)
     for name, result in results.items():
-        print(f"{name:48} {result}")
+        print(f"{name:56} {result}")
 
 
 if __name__ == "__main__":
