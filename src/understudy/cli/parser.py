@@ -231,6 +231,7 @@ def _simulate(commands: Any) -> None:
     _replicas(made)
     made.add_argument("--seeds", type=_count(1), default=1000, metavar="N", help="how many seeds (1000)")
     made.add_argument("--seed", type=_count(0), default=0, metavar="S", help="the first seed (0)")
+    made.add_argument("--jobs", type=_count(1), default=1, metavar="N", help="processes that share them (1)")
     made.add_argument(
         "--explore", type=_count(1), metavar="BUCKETS", help="try every schedule of so many buckets"
     )

@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from understudy.flow.policy import policy_named
 from understudy.sim.checkers import Violation
 from understudy.sim.explore import Bounds, Explored, explore
-from understudy.sim.schedules import Summary, simulate
+from understudy.sim.jobs import simulate_on
+from understudy.sim.schedules import Summary
 from understudy.sim.shapes import small
 
 T = TypeVar("T")
@@ -94,8 +95,13 @@ def _now_and_then(text_of: Callable[[T], str]) -> Callable[[T], None]:
 
 
 def _simulate(arguments: Namespace, progress: Callable[[Summary], None]) -> Summary:
-    return simulate(
-        arguments.policy, arguments.seeds, arguments.seed, replicas=arguments.replicas, progress=progress
+    return simulate_on(
+        min(arguments.jobs, arguments.seeds),
+        arguments.policy,
+        arguments.seeds,
+        arguments.seed,
+        replicas=arguments.replicas,
+        progress=progress,
     )
 
 

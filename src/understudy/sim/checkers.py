@@ -36,6 +36,10 @@ class Violation(AssertionError):
         self.invariant = invariant
         self.what = what
 
+    def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
+        """As an error of another process."""
+        return Violation, (self.invariant, self.what)
+
 
 def demand(condition: bool, invariant: str, what: str) -> None:
     if not condition:

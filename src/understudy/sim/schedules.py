@@ -53,6 +53,15 @@ class Summary:
     faults: Counter[str] = field(default_factory=Counter)
     violations: list[tuple[int, Violation]] = field(default_factory=list)
 
+    def add(self, other: Summary) -> None:
+        """Count what further seeds came to."""
+        self.seeds += other.seeds
+        self.steps += other.steps
+        self.buckets += other.buckets
+        self.caught_up += other.caught_up
+        self.faults.update(other.faults)
+        self.violations += other.violations
+
 
 def simulate(
     policy: str,

@@ -538,9 +538,11 @@ class Host(Machine[HostEvent, HostInstruction]):
         for resident in self.residents.values():
             resident.machine.check()
             for copy, edge in resident.edges.items():
-                require(edge.node in self._up, f"an edge to {copy} stands without its connection")
+                if edge.node not in self._up:
+                    raise BrokenInvariant(f"an edge to {copy} stands without its connection")
                 end = resident.machine.end_towards(copy.partition)
-                require(end is not None and copy.replica in end.status, f"{copy} is no neighbour")
+                if end is None or copy.replica not in end.status:
+                    raise BrokenInvariant(f"{copy} is no neighbour")
 
 
 def _span(buckets: Sequence[Bucket]) -> str:
