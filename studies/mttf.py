@@ -39,7 +39,7 @@ from understudy.core.view.events import (
     CopyMoveFailed,
     Decision,
     MemberJoined,
-    MemberLeft,
+    MembersLeft,
     Publish,
 )
 from understudy.core.view.view import Status
@@ -92,19 +92,19 @@ def partition_pairs(
 
     for order, name in enumerate(names):
         controller.handle(MemberJoined(name, order))
-        post(random.expovariate(1 / mttf), MemberLeft(name))
+        post(random.expovariate(1 / mttf), MembersLeft((name,)))
     joined = nodes
     while True:
         now, _, event = heapq.heappop(due)
         done: list[Decision] = []
         moving: list[Copy] = []
         assert controller.view is not None
-        if isinstance(event, MemberLeft):
+        if isinstance(event, MembersLeft):
             # The replacement joins at once, and takes the seats of the machine that fails.
             joined += 1
             done += controller.handle(MemberJoined(f"n{joined}", joined))
-            post(now + random.expovariate(1 / mttf), MemberLeft(f"n{joined}"))
-            moving = controller.view.copies_on(event.node)
+            post(now + random.expovariate(1 / mttf), MembersLeft((f"n{joined}",)))
+            moving = [copy for node in event.nodes for copy in controller.view.copies_on(node)]
         done += controller.handle(event)
         for timer in [each for each in done if isinstance(each, SetTimer)]:
             # The last holder of a state is really dead: it does not come back.

@@ -27,7 +27,7 @@ from understudy.core.view.events import (
     CopyMoveFailed,
     Drain,
     MemberJoined,
-    MemberLeft,
+    MembersLeft,
     MoveCopy,
 )
 from understudy.core.view.view import Status, View
@@ -236,11 +236,11 @@ def controller(*events: ControllerEvent) -> Controller:
     [
         ([MoveCopy(COPY, "c")], "is catching up on c", None),
         ([MoveCopy(COPY, "c"), Drain("c")], "c is being drained", False),
-        ([MoveCopy(COPY, "c"), MemberLeft("c")], "cannot move to c any more", False),
+        ([MoveCopy(COPY, "c"), MembersLeft(("c",))], "cannot move to c any more", False),
         (
             [
                 MoveCopy(COPY, "c"),
-                *map(MemberLeft, "bac"),
+                *(MembersLeft((node,)) for node in "bac"),
                 *(TimerFired(("missed", node)) for node in "bc"),
             ],
             "The flow is lost",
@@ -261,7 +261,7 @@ def test_how_far_a_move_is(events: list[ControllerEvent], sentence: str, done: b
     [
         ([Drain("a")], "a holds 2 copies; catching up: sessions/0:0 on c", None),
         ([Drain("c")], "c is empty", True),
-        ([Drain("c"), MemberLeft("c")], "c is not being drained any more", False),
+        ([Drain("c"), MembersLeft(("c",))], "c is not being drained any more", False),
     ],
 )
 def test_how_far_a_drain_is(events: list[ControllerEvent], sentence: str, done: bool | None) -> None:

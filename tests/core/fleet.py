@@ -35,7 +35,7 @@ from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import Topology
 from understudy.core.timers import TimerFired
 from understudy.core.view.controller import Controller
-from understudy.core.view.events import ControllerEvent, MemberJoined, MemberLeft, Publish, Report
+from understudy.core.view.events import ControllerEvent, MemberJoined, MembersLeft, Publish, Report
 
 #: What an engine puts out for the input it was given under a number.
 Engine = Callable[[object], object]
@@ -149,7 +149,7 @@ class Fleet:
         )
         for other in self.processes:
             self.queue.append((other, PeerDown(name, self.links.pop(frozenset((name, other))))))
-        self.decide(MemberLeft(name))
+        self.decide(MembersLeft((name,)))
 
     def decide(self, event: ControllerEvent) -> None:
         for done in self.controller.handle(event):

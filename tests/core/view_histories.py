@@ -14,7 +14,7 @@ from understudy.core.view.events import (
     CopySuspected,
     Drain,
     MemberJoined,
-    MemberLeft,
+    MembersLeft,
     MoveCopy,
     Publish,
     Undrain,
@@ -29,7 +29,7 @@ def any_event(draw: st.DrawFn, controller: Controller, order: int) -> Controller
     node = draw(st.sampled_from((*NAMES, "gone")))
     joined = MemberJoined(node, order)
     if controller.view is None:
-        return draw(st.sampled_from([joined, joined, MemberLeft(node)]))
+        return draw(st.sampled_from([joined, joined, MembersLeft((node,))]))
     copy = draw(st.sampled_from(controller.topology.copies(controller.replicas)))
     waiting = [c for c, seat in controller.view.seats.items() if seat.status is Status.STDBY]
     standby = draw(st.sampled_from(waiting or [copy]))
@@ -40,7 +40,7 @@ def any_event(draw: st.DrawFn, controller: Controller, order: int) -> Controller
             [
                 joined,
                 joined,
-                MemberLeft(node),
+                MembersLeft((node,)),
                 TimerFired(("missed", node)),
                 CopySuspected(copy, epoch, "gateway"),
                 CopyCaughtUp(standby, since),

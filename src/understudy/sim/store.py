@@ -20,7 +20,7 @@ from understudy.core.view.events import (
     CopySuspected,
     Declined,
     MemberJoined,
-    MemberLeft,
+    MembersLeft,
     Publish,
     Report,
 )
@@ -102,9 +102,15 @@ class Store:
     # --- the leader's steps ------------------------------------------------------------------------------
 
     def tell_member(self, node: str) -> None:
-        self.leader.heard_of[node] = node in self.members
+        """One look of the leader: at a node that joined, or at all that are gone."""
         order = self.members.get(node)
-        self.handle(MemberLeft(node) if order is None else MemberJoined(node, order))
+        if order is not None:
+            self.leader.heard_of[node] = True
+            self.handle(MemberJoined(node, order))
+            return
+        gone = [each for each in self.news() if each not in self.members]
+        self.leader.heard_of.update(dict.fromkeys(gone, False))
+        self.handle(MembersLeft(tuple(gone)))
 
     def act_on(self, by: str) -> None:
         self.leader.acting_on = by

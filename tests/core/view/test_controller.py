@@ -34,7 +34,7 @@ from understudy.core.view.events import (
     CopyMoveFailed,
     CopySuspected,
     MemberJoined,
-    MemberLeft,
+    MembersLeft,
     Publish,
 )
 from understudy.core.view.view import Seat
@@ -72,7 +72,7 @@ def test_seats_are_given_in_joining_order_and_later_nodes_wait() -> None:
 def test_a_node_that_left_before_the_first_view_gets_no_seat() -> None:
     made = Controller(chain_of(f=1), 2, nodes_wanted=2)
     join(made, "a")
-    assert made.handle(MemberLeft("a")) == []
+    assert made.handle(MembersLeft(("a",))) == []
     assert made.handle(MemberJoined("b", 2)) == []
 
 
@@ -98,7 +98,7 @@ def test_a_layout_that_does_not_fit_is_named_and_the_member_is_not_counted() -> 
 
 def test_a_lost_node_costs_its_seats_in_one_view_and_the_lowest_level_recovers_first() -> None:
     made = controller("e")
-    dead, standbys = views(made.handle(MemberLeft("b")))
+    dead, standbys = views(made.handle(MembersLeft(("b",))))
     assert [c for c, s in dead.seats.items() if s.status is DEAD] == [
         high(0, 1),
         high(1, 0),
@@ -116,7 +116,7 @@ def test_a_lost_node_costs_its_seats_in_one_view_and_the_lowest_level_recovers_f
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_without_a_free_node_the_others_take_the_seats_but_never_two_copies(replicas: int) -> None:
     made = controller(replicas=replicas)
-    made.handle(MemberLeft("b"))
+    made.handle(MembersLeft(("b",)))
     all_catch_up(made)
     for each in now(made).partitions.values():
         nodes = [seat.node for seat in each.seats if seat.alive]
@@ -125,8 +125,8 @@ def test_without_a_free_node_the_others_take_the_seats_but_never_two_copies(repl
 
 def test_of_three_replicas_two_may_die_and_their_seats_are_filled_one_after_the_other() -> None:
     made = single(3, "d", "e")
-    made.handle(MemberLeft("a"))
-    made.handle(MemberLeft("b"))
+    made.handle(MembersLeft(("a",)))
+    made.handle(MembersLeft(("b",)))
     assert [seat_of(made, copy) for copy in copies("f", 3)] == [("d", STDBY), ("b", DEAD), ("c", ACTIVE)]
     catch_up(made)
     assert [seat_of(made, copy) for copy in copies("f", 3)] == [("d", ACTIVE), ("e", STDBY), ("c", ACTIVE)]
@@ -144,7 +144,7 @@ def test_a_suspected_node_loses_in_one_view_all_seats_that_others_can_make_good(
 def test_the_last_holder_of_the_state_is_not_buried_on_suspicion(replicas: int) -> None:
     made = single(replicas)
     for replica in range(1, replicas):
-        made.handle(MemberLeft("abc"[replica]))
+        made.handle(MembersLeft(("abc"[replica],)))
     before = now(made)
     assert made.handle(CopySuspected(Copy(F, 0), 1, "gateway")) == []
     assert now(made) == before
@@ -176,8 +176,8 @@ def test_a_suspicion_of_another_epoch_is_not_acted_on(off: int) -> None:
 def test_the_last_holder_that_leaves_is_given_time_to_come_back(replicas: int) -> None:
     made = single(replicas)
     for replica in range(1, replicas):
-        made.handle(MemberLeft("abc"[replica]))
-    assert made.handle(MemberLeft("a")) == [SetTimer(("missed", "a"), 10_000)]
+        made.handle(MembersLeft(("abc"[replica],)))
+    assert made.handle(MembersLeft(("a",))) == [SetTimer(("missed", "a"), 10_000)]
     assert seat_of(made, Copy(F, 0)) == ("a", ACTIVE)
     made.handle(MemberJoined("a", 9))
     assert made.handle(TimerFired(("missed", "a"))) == []
@@ -186,7 +186,7 @@ def test_the_last_holder_that_leaves_is_given_time_to_come_back(replicas: int) -
 
 def test_a_last_holder_that_does_not_come_back_is_buried_and_the_flow_is_lost_for_good() -> None:
     made = single(1)
-    made.handle(MemberLeft("a"))
+    made.handle(MembersLeft(("a",)))
     (lost,) = views(made.handle(TimerFired(("missed", "a"))))
     assert lost.lost == (
         "f/0: No copy holds the state any more: f/0:0 on a left the cluster and did not come back."
@@ -205,7 +205,7 @@ def test_of_a_node_that_leaves_only_the_last_copies_are_spared() -> None:
         c for c in now(made).copies_on("c") if not now(made).partitions[c.partition].other_active(c.replica)
     ]
     assert spared
-    done = made.handle(MemberLeft("c"))
+    done = made.handle(MembersLeft(("c",)))
     assert done[0] == SetTimer(("missed", "c"), 10_000)
     assert set(now(made).copies_on("c")) == set(spared)
     assert now(made).lost is None
@@ -215,7 +215,7 @@ def test_a_standby_outlives_the_last_active_and_can_become_active() -> None:
     made = single(2, "c")
     made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
     standby = now(made).seat(Copy(F, 1))
-    made.handle(MemberLeft("a"))
+    made.handle(MembersLeft(("a",)))
     made.handle(TimerFired(("missed", "a")))
     assert seat_of(made, Copy(F, 0)) == ("a", DEAD)
     assert seat_of(made, Copy(F, 1)) == ("c", STDBY)
@@ -228,7 +228,7 @@ def test_a_standby_outlives_the_last_active_and_can_become_active() -> None:
 def test_a_standby_without_any_active_that_cannot_catch_up_means_lost() -> None:
     made = single(2, "c")
     made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
-    made.handle(MemberLeft("a"))
+    made.handle(MembersLeft(("a",)))
     made.handle(TimerFired(("missed", "a")))
     made.handle(CopyMoveFailed(Copy(F, 1), now(made).seat(Copy(F, 1)).epoch, "the disk is full"))
     assert now(made).lost is not None
@@ -239,24 +239,47 @@ def test_a_standby_whose_node_leaves_is_given_time_if_no_copy_is_active() -> Non
     """It may have the state already, and then it alone has it."""
     made = single(2, "c")
     made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
-    made.handle(MemberLeft("a"))
+    made.handle(MembersLeft(("a",)))
     made.handle(TimerFired(("missed", "a")))
-    made.handle(MemberLeft("c"))
+    made.handle(MembersLeft(("c",)))
     assert now(made).lost is None
     made.handle(TimerFired(("missed", "c")))
     assert now(made).lost is not None
 
 
 @pytest.mark.parametrize(
-    "doubt", [MemberLeft("c"), CopySuspected(Copy(F, 1), 3, "gateway")], ids=["it left", "it is suspected"]
+    "doubt",
+    [MembersLeft(("c",)), CopySuspected(Copy(F, 1), 3, "gateway")],
+    ids=["it left", "it is suspected"],
 )
 def test_a_copy_in_its_grace_makes_no_standby_replaceable(doubt: ControllerEvent) -> None:
     made = single(2, "c")
-    made.handle(MemberLeft("b"))
-    made.handle(MemberLeft("a"))
+    made.handle(MembersLeft(("b",)))
+    made.handle(MembersLeft(("a",)))
     assert seat_of(made, Copy(F, 1)) == ("c", STDBY)
     made.handle(doubt)
     assert now(made).seat(Copy(F, 1)) == Seat("c", 3, STDBY)
+
+
+@pytest.mark.parametrize("nodes", [("a", "b"), ("b", "a")])
+def test_of_nodes_that_are_missed_together_none_is_given_up_for_the_sake_of_another(
+    nodes: tuple[str, ...],
+) -> None:
+    made = single(2, "c")
+    assert set(made.handle(MembersLeft(nodes))) == {SetTimer(("missed", each), 10_000) for each in nodes}
+    assert seat_of(made, Copy(F, 0)) == ("a", ACTIVE)
+    assert seat_of(made, Copy(F, 1)) == ("b", ACTIVE)
+    made.handle(MemberJoined("a", 9))
+    assert seat_of(made, Copy(F, 0)) == ("a", ACTIVE)
+    assert seat_of(made, Copy(F, 1)) == ("c", STDBY), "the other one is not waited for any longer"
+    assert made.handle(TimerFired(("missed", "b"))) == []
+    assert now(made).lost is None
+
+
+def test_nodes_that_are_missed_together_die_in_one_view_where_a_copy_lives_on() -> None:
+    made = single(3, "d", "e")
+    (died, *_) = (each for each in made.handle(MembersLeft(("a", "b"))) if isinstance(each, Publish))
+    assert [seat.status for seat in died.view.partitions[F].seats] == [DEAD, DEAD, ACTIVE]
 
 
 # --- standbys --------------------------------------------------------------------------------------------
@@ -264,7 +287,7 @@ def test_a_copy_in_its_grace_makes_no_standby_replaceable(doubt: ControllerEvent
 
 def test_a_standby_that_fails_is_followed_by_another_node() -> None:
     made = single(2, "c", "d")
-    made.handle(MemberLeft("b"))
+    made.handle(MembersLeft(("b",)))
     first = now(made).seat(Copy(F, 1))
     made.handle(CopyMoveFailed(Copy(F, 1), first.epoch))
     assert seat_of(made, Copy(F, 1)) == ("d", STDBY)
@@ -272,7 +295,7 @@ def test_a_standby_that_fails_is_followed_by_another_node() -> None:
 
 def test_old_news_changes_nothing() -> None:
     made = controller("e", "f")
-    made.handle(MemberLeft("b"))
+    made.handle(MembersLeft(("b",)))
     before = now(made)
     for copy in with_status(made, STDBY):
         epoch = before.seat(copy).epoch
@@ -284,7 +307,7 @@ def test_old_news_changes_nothing() -> None:
     assert made.handle(CopyCaughtUp(active, before.seat(active).epoch)) == []
     assert made.handle(CopySuspected(Copy(Partition("nothing")), 1, "x")) == []
     assert made.handle(CopySuspected(low(0, 7), 1, "x")) == []
-    assert made.handle(MemberLeft("stranger")) == []
+    assert made.handle(MembersLeft(("stranger",))) == []
     assert now(made) == before
 
 
@@ -309,17 +332,17 @@ def test_a_suspected_node_gets_its_seat_back_only_if_there_is_no_other() -> None
 
 def test_the_node_with_the_fewest_copies_is_chosen() -> None:
     made = controller("e")
-    made.handle(MemberLeft("b"))
+    made.handle(MembersLeft(("b",)))
     all_catch_up(made)
     assert max(now(made).load.values()) - min(now(made).load.values()) <= 1
 
 
 def test_a_node_that_left_and_came_back_under_its_name_can_be_seated_again() -> None:
     made = controller()
-    made.handle(MemberLeft("b"))
+    made.handle(MembersLeft(("b",)))
     all_catch_up(made)
     made.handle(MemberJoined("b", 9))
-    made.handle(MemberLeft("d"))
+    made.handle(MembersLeft(("d",)))
     all_catch_up(made)
     assert now(made).copies_on("b")
 
@@ -328,7 +351,7 @@ def test_a_node_that_left_and_came_back_under_its_name_can_be_seated_again() -> 
 
 
 def test_a_new_leader_fills_no_seat_before_it_has_heard_of_every_node_of_the_view() -> None:
-    dead = views(controller().handle(MemberLeft("d")))[0]
+    dead = views(controller().handle(MembersLeft(("d",))))[0]
     made = Controller(SHAPE, 2, 4, dead)
     for order, node in enumerate(["e", "a", "b"]):
         assert made.handle(MemberJoined(node, order)) == []
@@ -337,10 +360,10 @@ def test_a_new_leader_fills_no_seat_before_it_has_heard_of_every_node_of_the_vie
 
 
 def test_a_new_leader_has_heard_of_a_node_that_left_too() -> None:
-    dead = views(controller().handle(MemberLeft("d")))[0]
+    dead = views(controller().handle(MembersLeft(("d",))))[0]
     made = Controller(SHAPE, 2, 4, dead)
     join(made, "e", "a", "b")
-    made.handle(MemberLeft("c"))
+    made.handle(MembersLeft(("c",)))
     assert with_status(made, STDBY)
 
 
@@ -356,7 +379,7 @@ def test_a_new_leader_waits_for_nodes_that_only_a_wish_names() -> None:
 
 def test_a_new_leader_goes_on_from_the_stored_view() -> None:
     made = controller("e")
-    made.handle(MemberLeft("b"))
+    made.handle(MembersLeft(("b",)))
     made = successor(made)
     all_catch_up(made)
     assert len(with_status(made, ACTIVE)) == 16
@@ -385,7 +408,7 @@ def test_no_sequence_of_events_breaks_an_invariant(data: st.DataObject) -> None:
         event = any_event(data.draw, made, order)
         published = views(made.handle(event))
         made.check()
-        if not isinstance(event, MemberJoined | MemberLeft):
+        if not isinstance(event, MemberJoined | MembersLeft):
             assert made.members == members
         if not published:
             assert made.view is before

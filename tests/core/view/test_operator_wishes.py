@@ -27,7 +27,7 @@ from understudy.core.view.events import (
     Declined,
     Drain,
     MemberJoined,
-    MemberLeft,
+    MembersLeft,
     MoveCopy,
     Publish,
     Undrain,
@@ -79,7 +79,7 @@ def test_a_move_before_the_first_view_is_declined() -> None:
 
 def test_a_move_of_the_only_active_copy_is_declined() -> None:
     made = controller("e")
-    made.handle(MemberLeft("b"))
+    made.handle(MembersLeft(("b",)))
     (declined,) = made.handle(MoveCopy(high(1, 1), "e"))
     assert isinstance(declined, Declined)
     assert "no other copy of high/1 is active" in declined.why
@@ -87,14 +87,14 @@ def test_a_move_of_the_only_active_copy_is_declined() -> None:
 
 def test_a_move_to_where_another_copy_is_wished_is_declined() -> None:
     made = controller("e", "f")
-    made.handle(MemberLeft("d"))
+    made.handle(MembersLeft(("d",)))
     made.handle(MoveCopy(high(1, 1), "f"))
     assert made.handle(MoveCopy(high(1, 0), "f")) == [Declined("f is to get another copy of high/1")]
 
 
 def test_a_copy_keeps_its_seat_until_its_move_has_its_turn() -> None:
     made = controller("e", "f")
-    made.handle(MemberLeft("d"))
+    made.handle(MembersLeft(("d",)))
     (wished,) = made.handle(MoveCopy(high(1, 1), "f"))
     assert isinstance(wished, Publish)
     assert seat_of(made, high(1, 1)) == ("c", ACTIVE)
@@ -104,7 +104,7 @@ def test_a_copy_keeps_its_seat_until_its_move_has_its_turn() -> None:
 
 def test_a_new_leader_goes_on_with_what_an_operator_wished() -> None:
     made = controller("e", "f")
-    made.handle(MemberLeft("d"))
+    made.handle(MembersLeft(("d",)))
     made.handle(MoveCopy(high(1, 1), "f"))
     made.handle(Drain("a"))
     made = successor(made)
@@ -114,8 +114,8 @@ def test_a_new_leader_goes_on_with_what_an_operator_wished() -> None:
     assert now(made).copies_on("a") == []
 
 
-@pytest.mark.parametrize("event", [MemberLeft("e"), Drain("e")], ids=["left", "drained"])
-def test_a_wish_ends_when_its_node_cannot_have_the_copy_any_more(event: MemberLeft | Drain) -> None:
+@pytest.mark.parametrize("event", [MembersLeft(("e",)), Drain("e")], ids=["left", "drained"])
+def test_a_wish_ends_when_its_node_cannot_have_the_copy_any_more(event: MembersLeft | Drain) -> None:
     made = controller("e")
     made.handle(MoveCopy(MOVED, "e"))
     made.handle(event)
@@ -136,7 +136,7 @@ def test_a_wish_ends_when_it_was_tried_and_failed() -> None:
 
 def test_a_wish_ends_when_the_node_has_got_another_copy_of_the_partition() -> None:
     made = controller("e")
-    made.handle(MemberLeft("d"))
+    made.handle(MembersLeft(("d",)))
     made.handle(MoveCopy(high(1, 0), "e"))
     assert now(made).wanted == {high(1, 0): "e"}
     made.handle(CopySuspected(high(1, 1), 1, "x"))
@@ -162,7 +162,7 @@ def test_a_drain_that_is_taken_back_or_whose_node_left_is_forgotten() -> None:
     assert made.handle(Drain("e")) == []
     made.handle(Undrain("e"))
     made.handle(Drain("f"))
-    made.handle(MemberLeft("f"))
+    made.handle(MembersLeft(("f",)))
     assert now(made).drained == set()
     assert made.handle(Undrain("e")) == [Declined("e is not being drained")]
 
@@ -180,7 +180,7 @@ def test_a_lost_flow_grants_no_wish() -> None:
     made = Controller(chain_of(low=1), 1, 1)
     made.handle(MemberJoined("a", 1))
     made.handle(MemberJoined("b", 2))
-    made.handle(MemberLeft("a"))
+    made.handle(MembersLeft(("a",)))
     made.handle(TimerFired(("missed", "a")))
     for event in (Drain("b"), MoveCopy(low(0, 0), "b")):
         assert made.handle(event) == [Declined(f"the flow is lost: {now(made).lost}")]
@@ -189,8 +189,8 @@ def test_a_lost_flow_grants_no_wish() -> None:
 # --- isolated replicas -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", [MemberLeft("b"), CopySuspected(high(1, 0), 1, "x")])
-def test_one_loss_costs_isolated_replicas_all_of_a_dataflow(event: MemberLeft | CopySuspected) -> None:
+@pytest.mark.parametrize("event", [MembersLeft(("b",)), CopySuspected(high(1, 0), 1, "x")])
+def test_one_loss_costs_isolated_replicas_all_of_a_dataflow(event: MembersLeft | CopySuspected) -> None:
     made = controller("e", isolated=True)
     (published,) = views(made.handle(event))
     assert {copy.replica for copy in with_status(made, DEAD)} == {0}
@@ -202,10 +202,10 @@ def test_one_loss_costs_isolated_replicas_all_of_a_dataflow(event: MemberLeft | 
 
 def test_isolated_replicas_are_lost_with_the_last_complete_one_and_only_then() -> None:
     made = controller("e", isolated=True, grace_ms=500)
-    made.handle(MemberLeft("b"))
-    made.handle(MemberLeft("a"))
+    made.handle(MembersLeft(("b",)))
+    made.handle(MembersLeft(("a",)))
     assert made.handle(CopySuspected(high(1, 1), 1, "x")) == []
-    made.handle(MemberLeft("d"))
+    made.handle(MembersLeft(("d",)))
     assert now(made).lost is None, "it is given time to come back"
     made.handle(TimerFired(("missed", "d")))
     assert now(made).lost is not None

@@ -13,7 +13,7 @@ import pytest
 from understudy.core.shape.partition import Partition
 from understudy.core.shape.topology import chain_of
 from understudy.core.view.controller import Controller
-from understudy.core.view.events import ControllerEvent, Decision, MemberJoined, MemberLeft
+from understudy.core.view.events import ControllerEvent, Decision, MemberJoined, MembersLeft
 from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
@@ -64,7 +64,7 @@ def test_a_member_that_slept_through_its_session_leaves_and_joins_again(cluster:
     joined = leader.hears()
     assert isinstance(joined, MemberJoined)
     process.send_signal(signal.SIGSTOP)
-    assert leader.hears() == MemberLeft("a")
+    assert leader.hears() == MembersLeft(("a",))
     process.send_signal(signal.SIGCONT)
     again = leader.hears()
     assert isinstance(again, MemberJoined)
@@ -100,7 +100,7 @@ def test_the_absence_of_a_seated_member_is_reported_once_and_so_is_its_return(cl
     leader.connection.publish(SEATED, None)
     leader.start()
     # It never appeared, so the new leader has waited for it.
-    assert leader.hears() == MemberLeft("a")
+    assert leader.hears() == MembersLeft(("a",))
     for name in ("c", "d"):
         leader.connection.join("node", name, {})
         joined = leader.hears()

@@ -22,7 +22,7 @@ from understudy.core.view.events import (
     ControllerEvent,
     Declined,
     MemberJoined,
-    MemberLeft,
+    MembersLeft,
     Publish,
     Report,
 )
@@ -219,7 +219,7 @@ class Run:
         node = self.nodes.pop(name)
         node.end(in_order=False)
         assert node.failures == []
-        self.decide(MemberLeft(name))
+        self.decide(MembersLeft((name,)))
 
     def push(self, numbers: Sequence[BucketId]) -> None:
         """A row for each of two keys in every bucket; every third one is empty."""

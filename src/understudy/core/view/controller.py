@@ -11,7 +11,8 @@ any of them, as long as another seat of the partition is ACTIVE, on a node that 
 view: seats that died together recover bottom-up. The last holder of a partition's state, which may be a
 standby whose lender is gone, is not buried on suspicion: a broken connection is mended, a declared death is
 not. Nor is it buried at once when its session ends, because a process that only slept comes back under its
-name: it is given `grace_ms`.
+name: it is given `grace_ms`. Of several nodes that are missed at one look, none counts as holding the state
+of another.
 
 When the last ACTIVE copy dies while another seat is STDBY, the standby stays: it may already have all that it
 needs. Then it catches up, or reports that it cannot.
@@ -58,7 +59,7 @@ from understudy.core.view.events import (
     Declined,
     Drain,
     MemberJoined,
-    MemberLeft,
+    MembersLeft,
     MoveCopy,
     Publish,
     Undrain,
@@ -124,12 +125,13 @@ class Controller(Machine[ControllerEvent, Decision]):
                 members = {node: order, **self.members}
                 first = self._first_seats(_in_order(members))
                 self.members = members
-                self._missed.discard(node)
-                return [] if first is None else [self._publish(first)]
-            case MemberLeft(node):
-                self.members.pop(node, None)
-                self._suspected.discard(node)
-                return self._left(node)
+                if first is not None:
+                    return [self._publish(first)]
+                return self._came_back(node) if node in self._missed else []
+            case MembersLeft(nodes):
+                self.members = {node: order for node, order in self.members.items() if node not in nodes}
+                self._suspected -= set(nodes)
+                return self._left(nodes)
             case CopyCaughtUp(copy, epoch):
                 return self._caught_up(copy, epoch)
             case CopyMoveFailed(copy, epoch, why):
@@ -170,21 +172,31 @@ class Controller(Machine[ControllerEvent, Decision]):
             for partition in self.topology.partitions
         }
 
-    def _left(self, node: str) -> list[Decision]:
+    def _left(self, nodes: Sequence[str]) -> list[Decision]:
         if self.view is None:
             return []
-        drained = self.view.drained - {node}
-        wanted = {copy: to for copy, to in self.view.wanted.items() if to != node}
-        copies = self.view.copies_on(node)
-        buried = [copy for copy in copies if self._replaceable(copy)]
-        done: list[Decision] = []
-        if len(buried) < len(copies):
-            self._missed.add(node)
-            done.append(SetTimer(("missed", node), self.grace_ms))
+        drained = self.view.drained - set(nodes)
+        wanted = {copy: to for copy, to in self.view.wanted.items() if to not in nodes}
+        seated = {node: self.view.copies_on(node) for node in nodes}
+        # Missed until shown otherwise, so that none of them counts as a holder of another one's state.
+        known, self._missed = self._missed, self._missed | {node for node in nodes if seated[node]}
+        buried = [copy for copies in seated.values() for copy in copies if self._replaceable(copy)]
+        kept = [node for node in nodes if not set(seated[node]) <= set(buried)]
+        self._missed = known | set(kept)
+        done: list[Decision] = [SetTimer(("missed", node), self.grace_ms) for node in kept]
         if buried:
             done += self._bury(buried, "left the cluster", drained, wanted)
         elif drained != self.view.drained or wanted != self.view.wanted:
             done.append(self._publish({}, drained, wanted))
+        return done
+
+    def _came_back(self, node: str) -> list[Decision]:
+        """A missed node is a member again: the seats that were kept only because it was missing can go."""
+        self._missed.discard(node)
+        missed = [copy for each in sorted(self._missed) for copy in self._current.copies_on(each)]
+        buried = [copy for copy in missed if self._replaceable(copy)]
+        done = self._bury(buried, "left the cluster") if buried else []
+        self._missed = {each for each in self._missed if self._current.copies_on(each)}
         return done
 
     def _given_up(self, node: str) -> list[Decision]:
@@ -226,10 +238,10 @@ class Controller(Machine[ControllerEvent, Decision]):
         wanted = dict(view.wanted if wanted is None else wanted)
         reasons = dict.fromkeys(copies, why)
         if self.isolated:
-            first = copies[0]
+            first = {copy.replica: copy for copy in reversed(copies)}
             for copy in self.topology.copies(self.replicas):
-                if copy.replica == first.replica and view.seat(copy).alive:
-                    reasons.setdefault(copy, f"is of no use without {first}, which {why}")
+                if copy.replica in first and view.seat(copy).alive:
+                    reasons.setdefault(copy, f"is of no use without {first[copy.replica]}, which {why}")
         changed: dict[Partition, Seats] = {}
         for copy, reason in reasons.items():
             before = changed.get(copy.partition, view.partitions[copy.partition])

@@ -22,10 +22,14 @@ class MemberJoined:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberLeft:
-    """Membership lost this node: it ended, or was silent for longer than its session."""
+class MembersLeft:
+    """One look at the membership misses these nodes: each ended, or was silent for longer than its session.
 
-    node: str
+    Nodes that are missed together come in one event, so that no seat is given up for the sake of another that
+    is missed as well.
+    """
+
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class Undrain:
     node: str
 
 
-ControllerEvent = MemberJoined | MemberLeft | Report | MoveCopy | Drain | Undrain | TimerFired
+ControllerEvent = MemberJoined | MembersLeft | Report | MoveCopy | Drain | Undrain | TimerFired
 
 
 @dataclass(frozen=True, slots=True)

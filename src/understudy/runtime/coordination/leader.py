@@ -19,7 +19,7 @@ that grows. It does not end its process, which may hold the only state: without 
 `failure` says what happened until it has led again.
 
 **A member that comes back.** A session that expired while its process lives is made anew, with the member
-under its old name and a higher order. The machine hears `MemberLeft`, if the absence was seen, and in any
+under its old name and a higher order. The machine hears `MembersLeft`, if the absence was seen, and in any
 case `MemberJoined` again.
 
 **Patience at the start.** A new leader cannot tell a member that died with the old leader from one whose
@@ -46,7 +46,7 @@ from understudy.core.view.events import (
     ControllerEvent,
     Declined,
     MemberJoined,
-    MemberLeft,
+    MembersLeft,
     MoveCopy,
     Publish,
 )
@@ -226,11 +226,11 @@ class _Term:
         named = self._named
         unseen = [node for node in named if node not in there and node not in self._seen]
         gone = [node for node in self._seen if node not in there]
-        for node in gone if patient else gone + unseen:
-            # A member that left and keeps its seat is missing at every look; the machine hears of it once.
-            if node not in self._known_left:
-                self._known_left.add(node)
-                self._handle(MemberLeft(node))
+        # A member that left and keeps its seat is missing at every look; the machine hears of it once.
+        left = [node for node in (gone if patient else gone + unseen) if node not in self._known_left]
+        if left:
+            self._known_left.update(left)
+            self._handle(MembersLeft(tuple(left)))
         # Members without a seat first: the machine acts once it knows of every node with a seat.
         for node in sorted(there, key=lambda each: (each in named, there[each])):
             if self._seen.get(node) != there[node]:
