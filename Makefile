@@ -1,4 +1,5 @@
 # Two commands matter: `make demo` and `make test`. Each sets up all it needs first.
+# On a busy machine: make demo DEMO="--seconds 200"
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +8,7 @@ READY := $(VENV)/.ready
 .PHONY: demo test setup lint unit lock clean
 
 demo: setup
-	$(BIN)/understudy demo
+	$(BIN)/understudy demo $(DEMO)
 
 test: setup lint unit
 

@@ -192,6 +192,22 @@ def test_a_run_does_not_begin_on_the_output_of_an_earlier_one(
     assert "holds the output of an earlier run" in capsys.readouterr().err
 
 
+def test_a_run_does_not_begin_without_the_files_that_it_reads(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("lost.py").write_text(
+        "import understudy as us\n"
+        "flow = us.Flow('lost')\n"
+        "rows = flow.source('rows', us.Files('nowhere', 'ts timestamp'), time='ts')\n"
+        "@flow.fragment(rows, time='ts')\n"
+        "def same(rows): return rows\n"
+        "flow.sink(same, us.Console())\n"
+    )
+    assert main(["run", "lost.py"]) == 2
+    assert "source 'rows': there is no file or folder nowhere." in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_a_run_does_not_begin_in_the_folder_of_another(
     good_flow: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

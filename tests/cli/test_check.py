@@ -74,6 +74,16 @@ def test_a_complete_history_holds_every_invariant(
         assert f"  {invariant} " in out
 
 
+def test_a_run_that_ended_before_its_first_rows_is_not_vouched_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write(tmp_path / "run" / "history" / "gateway.jsonl", [BegunRecord(0, "gateway")])
+    assert main(["check", str(tmp_path / "run")]) == 1
+    out = capsys.readouterr().out
+    assert "NOTHING TO JUDGE" in out
+    assert "holds" not in out
+
+
 def test_a_run_says_how_many_partitions_and_copies_it_had(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

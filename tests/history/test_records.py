@@ -203,7 +203,7 @@ def test_a_history_without_header_is_damaged_and_an_empty_one_unfinished() -> No
 
 @pytest.mark.parametrize("version", [2, 3, 9])
 def test_a_history_of_another_format_is_refused_whatever_else_its_header_says(version: int) -> None:
-    with pytest.raises(HistoryError, match=f"h has format {version}; this program reads 4"):
+    with pytest.raises(HistoryError, match=f"it has format {version}, and this version reads 4"):
         read(f'{{"kind":"history","version":{version},"flow":"flow","more":[]}}\n')
 
 

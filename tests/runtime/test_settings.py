@@ -141,6 +141,16 @@ def test_a_setting_of_another_version_of_this_program_is_passed_over(tmp_path: P
     assert RunSettings.load(tmp_path) == made(tmp_path)
 
 
+@pytest.mark.parametrize("format", [None, 1, 99])
+def test_a_run_of_another_version_is_said_to_be_one(format: int | None, tmp_path: Path) -> None:
+    made(tmp_path).save()
+    change(lambda saved: saved.update(format=format) if format else saved.pop("format"))(
+        tmp_path / "run.json"
+    )
+    with pytest.raises(EnvironmentFailed, match=f"another version of Understudy.*has format {format or 1}, "):
+        RunSettings.load(tmp_path)
+
+
 def test_settings_are_replaced_completely_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""`understudy check` judges a run's history. Exit code 1: a violated invariant, or missing records."""
+"""`understudy check` judges a run's history. Exit code 1: a violated invariant, missing records, or none."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def histories(given: Sequence[Path]) -> list[tuple[str, list[Path]]]:
 
 
 def judged(files: Sequence[Path]) -> Verdict:
-    """The verdict on one run. A history of another format or flow is the user's to leave out."""
+    """The verdict on one run. A history of another version or flow is the user's mistake."""
     try:
         return judge(files)
     except HistoryError as problem:
-        raise UserError(f"{problem}. Leave it out, or judge it by itself.") from None
+        raise UserError(f"{problem}.") from None
 
 
 def _print_verdict(name: str, files: Sequence[Path]) -> int:
@@ -72,6 +72,9 @@ def _print_verdict(name: str, files: Sequence[Path]) -> int:
         copies = plural(verdict.copies, "copy", "copies")
         print(f"  {plural(verdict.partitions, 'partition')} in {copies}")
     _tell_what_is_missing(verdict)
+    if not verdict.sealed and not verdict.delivered:
+        print("  NOTHING TO JUDGE: no bucket was sealed. Did the run end before its first rows?")
+        return VIOLATED
     found = {finding.invariant for finding in verdict.findings}
     for invariant in [*INVARIANTS, *sorted(found - INVARIANTS.keys())]:
         findings = [finding for finding in verdict.findings if finding.invariant == invariant]

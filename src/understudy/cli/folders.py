@@ -73,6 +73,14 @@ def require_empty_outputs(flow: Flow) -> None:
             )
 
 
+def require_inputs(flow: Flow) -> None:
+    """Refuse sources that have nothing to read from."""
+    for source in flow.sources.values():
+        missing = source.kind.missing()
+        if missing is not None:
+            raise UserError(f"source {source.name!r}: {missing}.")
+
+
 def outputs(flow: Flow) -> list[str]:
     """The folders that a flow writes to."""
     return [str(folder.resolve()) for sink in flow.sinks.values() for folder in sink.kind.folders()]

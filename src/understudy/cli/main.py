@@ -10,8 +10,11 @@ Spark. What a command raises decides how the command ends:
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from understudy.cli.parser import parser
@@ -39,10 +42,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(code)
 
 
+def command() -> int:
+    """What the console script calls. A thread that is still inside Flight, because a gateway does not answer,
+    would abort the process when Python ends: so it ends hard, after all that is to be done at an end.
+    """
+    code = 1
+
+    def leave() -> None:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+    # Registered first, so it comes last.
+    atexit.register(leave)
+    try:
+        code = main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+        raise
+    return code
+
+
 def _without_trace(text: str) -> str:
     """What Java says, without where in Java it was said."""
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("at "))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -68,7 +68,8 @@ def _run(commands: Any) -> None:
         "--nodes",
         type=_count(1),
         metavar="N",
-        help="nodes that run the flow (flux and cluster: 4; else one for each replica)",
+        help="nodes that take seats at first (flux and cluster: 4; else one for each replica). Those that "
+        "find no seat are standbys",
     )
     made.add_argument(
         "--standby",

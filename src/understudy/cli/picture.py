@@ -41,6 +41,14 @@ class NodeLine:
         return f"{plural(self.group_buckets or 0, 'bucket')} in {self.group_ms:.0f} ms"
 
 
+def span(ms: float) -> str:
+    """A stretch of time in a unit that suits it: rows that happened long ago are days behind the clock."""
+    for unit, unit_ms in (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= 10 * unit_ms or (unit == "days" and ms >= 2 * unit_ms):
+            return f"{ms / unit_ms:.0f} {unit}"
+    return f"{ms:.0f} ms"
+
+
 @dataclass(frozen=True)
 class Figures:
     """The figures of the flow. A rate is None until there are two moments to compare."""
@@ -62,11 +70,15 @@ class Figures:
         return f"{self.buffered_bytes / 2**20:.1f} MB"
 
     @property
+    def latency(self) -> str:
+        return "-" if self.latency_ms is None else span(self.latency_ms)
+
+    @property
     def sentence(self) -> str:
         parts = [
             f"in {_counted(self.rows_in, self.rows_in_per_s)}",
             f"out {_counted(self.rows_out, self.rows_out_per_s)}",
-            f"latency {self.latency_ms:.0f} ms" if self.latency_ms is not None else "no output yet",
+            f"latency {self.latency}" if self.latency_ms is not None else "no output yet",
         ]
         if self.last_output_s is not None:
             parts.append(f"last output {self.last_output_s:.1f} s ago")

@@ -12,7 +12,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from understudy.cli.folders import fresh_folder, log_into, outputs, require_empty_outputs
+from understudy.cli.folders import fresh_folder, log_into, outputs, require_empty_outputs, require_inputs
 from understudy.cli.interruption import Interrupted, Interruption
 from understudy.cli.picture import figures, node_lines
 from understudy.cli.policies import chosen_policy, titled
@@ -40,6 +40,7 @@ def execute(arguments: Namespace) -> int:
     policy = chosen_policy(arguments.policy, arguments.replicas, silence_ms=arguments.silence_ms)
     nodes, standby = _node_counts(arguments, policy)
     require_empty_outputs(flow)
+    require_inputs(flow)
     require_free_port("The gateway", RunSettings.host, arguments.port)
     folder = fresh_folder(arguments.folder, flow.name)
     settings = RunSettings(

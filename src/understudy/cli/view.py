@@ -123,10 +123,9 @@ def _table(nodes: Sequence[NodeLine]) -> Table:
 
 
 def _figure_lines(figures: Figures) -> list[str]:
-    latency = "-" if figures.latency_ms is None else f"{figures.latency_ms:.0f} ms"
     last = "-" if figures.last_output_s is None else f"{figures.last_output_s:.1f} s ago"
     return [
-        f"in  {_rows(figures.rows_in or 0, figures.rows_in_per_s)}    latency     {latency:>10}",
+        f"in  {_rows(figures.rows_in or 0, figures.rows_in_per_s)}    latency     {figures.latency:>10}",
         f"out {_rows(figures.rows_out, figures.rows_out_per_s)}    last output {last:>10}",
         f"buffered {plural(figures.buffered_buckets, 'bucket')}, {figures.buffered_mb}; "
         f"late {plural(figures.late, 'row')}{figures.back_pressure}",

@@ -76,6 +76,13 @@ class SourceKind(ABC):
         contact with the outside to `read`.
         """
 
+    def missing(self) -> str | None:
+        """What a new run lacks to read from here, such as a file, in a sentence; None if nothing.
+
+        Asked on the machine that starts the run, before anything is started.
+        """
+        return None
+
     def describe(self) -> str:
         """Where the rows come from, in a few words: `understudy explain` shows it."""
         return type(self).__name__

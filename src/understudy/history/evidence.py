@@ -100,7 +100,10 @@ class Evidence:
 
     def _header(self, name: str, process: _Process, header: Header) -> None:
         if self.verdict.flow not in ("", header.flow):
-            raise HistoryError(f"{name} is a history of {header.flow}, the others of {self.verdict.flow}")
+            raise HistoryError(
+                f"{name} is a history of {header.flow}, the others of {self.verdict.flow}. Leave it out, or "
+                "judge it by itself"
+            )
         self.verdict.flow = header.flow
         if header.part > 1 and not process.begun:
             process.headless = True

@@ -70,7 +70,10 @@ def entries_in(lines: Iterable[bytes], name: str) -> Iterator[Entry]:
             continue
         if isinstance(entry, Header) and entry.version not in FORMATS_READ:
             formats = " and ".join(map(str, FORMATS_READ))
-            raise HistoryError(f"{name} has format {entry.version}; this program reads {formats}")
+            raise HistoryError(
+                f"{name} was written by another version of Understudy: it has format {entry.version}, and "
+                f"this version reads {formats}. Judge it with the version that wrote it"
+            )
         if number == 1 and not isinstance(entry, Header):
             yield Damage(name, 1, "a history begins with a header")
         if waiting is not None:

@@ -10,6 +10,8 @@ from understudy.flow.errors import EnvironmentFailed, FlowError
 from understudy.flow.policy import POLICIES, Policy
 
 FILE = "run.json"
+#: Another version of the program may keep other fields, or mean other things by them.
+FORMAT = 2
 #: What reading a file that is no run's settings may raise.
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, FlowError)
 
@@ -75,7 +77,7 @@ class RunSettings:
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / FILE
         half = file.with_suffix(".half")
-        fields = {**asdict(self), "policy": self.policy.to_json()}
+        fields = {"format": FORMAT, **asdict(self), "policy": self.policy.to_json()}
         half.write_text(json.dumps(fields, indent=2) + "\n")
         half.replace(file)
 
@@ -85,6 +87,11 @@ class RunSettings:
         file = Path(folder) / FILE
         try:
             values = json.loads(file.read_text())
+            if values.get("format") != FORMAT:
+                raise EnvironmentFailed(
+                    f"The run in {folder} was made by another version of Understudy: {file} has format "
+                    f"{values.get('format', 1)}, and this version reads {FORMAT}. Use the one that made it."
+                )
             known = {each.name for each in fields(cls)} - {"policy"}
             given = {name: value for name, value in values.items() if name in known}
             return cls(**given, policy=Policy.from_json(values["policy"]))

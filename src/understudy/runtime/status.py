@@ -63,7 +63,7 @@ class RunStatus:
             answer = f"nothing was heard within {timeout_s:g} s"
         if isinstance(answer, str):
             self._connection = None
-            connection.close(wait_s=0)
+            connection.close()
             raise EnvironmentFailed(f"The gateway at {address} does not tell its status: {answer}.")
         return answer
 
@@ -72,7 +72,7 @@ class RunStatus:
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close(CLOSE_TIMEOUT_S)
+            connection.close()
 
 
 class _Connection:
@@ -94,11 +94,12 @@ class _Connection:
         if self._channel is not None:
             self._channel.send(Frame({"kind": "status"}))
 
-    def close(self, wait_s: float) -> None:
+    def close(self) -> None:
         self._over.set()
         if self._channel is not None:
             self._channel.close("thank you")
-        self._thread.join(wait_s)
+        # A thread that is inside Flight when its process ends aborts the process.
+        self._thread.join(CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         try:

@@ -82,7 +82,13 @@ class Gateway:
     """A boundary and one node, `n`, that the test plays."""
 
     def __init__(
-        self, folder: Path, policy: str, recovered: Sequence[SealedBucket] = (), **limits: int
+        self,
+        folder: Path,
+        policy: str,
+        recovered: Sequence[SealedBucket] = (),
+        *,
+        seated: bool = True,
+        **limits: int,
     ) -> None:
         chosen = policy_named(policy)
         settings = RunSettings(
@@ -112,7 +118,9 @@ class Gateway:
         partitions = self.boundary.host.topology.partitions
         nodes = ["n", "m"][: chosen.replicas]
         seats = {p: Seats(1, tuple(Seat(node, 1, Status.ACTIVE) for node in nodes)) for p in partitions}
-        self.tell(ViewSeen(View(1, seats)))
+        self.first_view = ViewSeen(View(1, seats))
+        if seated:
+            self.tell(self.first_view)
 
     def _send(self, node: str, parcel: Parcel, _cause: int) -> None:
         self.sent.append((node, parcel))
@@ -202,6 +210,21 @@ def test_a_source_that_is_full_stops_no_other(made: list[Gateway], tmp_path: Pat
     gate.sealed("slow", 0)
     assert gate.around.rooms == {"fast": False}
     assert gate.boundary.status()["waiting_for_room"] == ["fast"]
+
+
+def test_before_the_first_view_as_much_may_wait_as_a_source_keeps(
+    made: list[Gateway], tmp_path: Path
+) -> None:
+    gate = gateway(made, tmp_path, seated=False, input_buckets_max=3)
+    gate.sealed("fast", 0, 1)
+    assert gate.around.rooms == {}
+    gate.sealed("fast", 2)
+    assert gate.around.rooms == {"fast": False}
+    gate.tell(gate.first_view)
+    one = Copy(Partition("one"))
+    gate.connect()
+    gate.attach(one, FAST)
+    assert [bucket.number for bucket in gate.data_for(one)] == [0, 1, 2]
 
 
 def test_room_comes_back_when_every_reader_has_what_was_kept(made: list[Gateway], tmp_path: Path) -> None:

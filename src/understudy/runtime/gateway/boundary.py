@@ -68,9 +68,19 @@ class _Source:
     """A source's buckets on their way in."""
 
     waiting: deque[Dealt] = field(default_factory=deque)
+    waiting_bytes: int = 0
     trimmed: BucketId = NOTHING
     #: Whether the intake lets clients and readers push.
     room: bool = True
+
+    def add(self, dealt: Dealt) -> None:
+        self.waiting.append(dealt)
+        self.waiting_bytes += _size_bytes(dealt)
+
+    def take(self, count_max: int) -> list[Dealt]:
+        taken = [self.waiting.popleft() for _ in range(min(count_max, len(self.waiting)))]
+        self.waiting_bytes -= sum(map(_size_bytes, taken))
+        return taken
 
 
 class Boundary(Hosting):
@@ -100,7 +110,7 @@ class Boundary(Hosting):
         self._senders: dict[Partition, int | None] = {}
         self._epoch = 0
         for bucket in recovered:
-            self._sources[bucket.source].waiting.append(self._dealt(bucket))
+            self._sources[bucket.source].add(self._dealt(bucket))
 
     # --- called by other threads -------------------------------------------------------------------------
 
@@ -184,7 +194,7 @@ class Boundary(Hosting):
 
     def _sealed(self, dealt: list[tuple[str, Dealt]]) -> None:
         for source, each in dealt:
-            self._sources[source].waiting.append(each)
+            self._sources[source].add(each)
         for source in {source for source, _ in dealt}:
             self._put_waiting(source)
 
@@ -192,14 +202,20 @@ class Boundary(Hosting):
         """Put in what waits, as far as there is room."""
         source, producer = self._sources[name], self._producer(name)
         while producer is not None and source.waiting and not producer.full:
-            run = [source.waiting.popleft() for _ in range(min(RUN_BUCKETS_MAX, len(source.waiting)))]
+            run = source.take(RUN_BUCKETS_MAX)
             shares = tuple((partition, tuple(each[1][partition] for each in run)) for partition in run[0][1])
             copy = Copy(Partition(name))
             for partition, buckets in shares:
                 self._recorder.produced_for(copy, partition, buckets)
             # Not `self.handle`: that would come back here.
             self._driver.handle(Inside(copy, 0, Produced(shares)))
-        room = not source.waiting and not (producer is not None and producer.full)
+        if producer is None:
+            # Before the first view no consumer is known. As much may wait here as the producer would keep.
+            limits = self.host.limits
+            few = len(source.waiting) < limits.input_buckets_max
+            room = few and source.waiting_bytes < limits.input_bytes_max
+        else:
+            room = not source.waiting and not producer.full
         if room != source.room:
             source.room = room
             self._around.room(name, room)
@@ -305,6 +321,10 @@ class Boundary(Hosting):
 
     def unlend(self, copy: Copy, epoch: int, version: int) -> None:
         raise AssertionError(f"the gateway was to lend {copy}")
+
+
+def _size_bytes(dealt: Dealt) -> int:
+    return sum(share.size_bytes for share in dealt[1].values())
 
 
 def _holding(number: BucketId, stream: str, table: pa.Table) -> Bucket:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.durable import sync
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,12 @@ class Journal:
                 json.dump({"position": position, "intent": range_}, file)
                 file.flush()
                 os.fdatasync(file.fileno())
+            fresh = not self._file.exists()
             half.replace(self._file)
+            if fresh:
+                # From now on its absence would mean that another run wrote the output. An older one, after a
+                # loss of power, only means that the last delivery is looked for again.
+                sync(self._file.parent)
         except OSError as problem:
             raise EnvironmentFailed(
                 f"The delivery journal {self._file} cannot be written: {problem}. Free or repair the disk."

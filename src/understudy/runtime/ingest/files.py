@@ -48,6 +48,10 @@ class Files(SourceKind):
     def open(self, source: Source, position: Any) -> Reader:
         return FilesReader(source, self, position)
 
+    def missing(self) -> str | None:
+        there = self.follow or Path(self.path).exists()
+        return None if there else f"there is no file or folder {self.path}"
+
     def describe(self) -> str:
         return f"{self.format} files at {self.path}{', followed' if self.follow else ''}"
 

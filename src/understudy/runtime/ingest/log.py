@@ -21,6 +21,7 @@ from threading import Lock
 
 from understudy.core.errors import require
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.durable import sync
 from understudy.runtime.ingest.frames import Record, RecordKind, frame, read_frames
 
 _SUFFIX = ".wal"
@@ -213,13 +214,8 @@ class Log:
             os.fdatasync(file)
 
     def _sync_folder(self) -> None:
-        if not self._sync:
-            return
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if self._sync:
+            sync(self._folder)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08d}{_SUFFIX}"

@@ -7,7 +7,6 @@ What a crash leaves under hidden names was never delivered and is removed.
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.writers import SinkKind, Writer
+from understudy.runtime.durable import sync
 from understudy.runtime.sinks.naming import file_name, finished_files
 
 _UNFINISHED = ".unfinished-"
@@ -77,9 +77,9 @@ class FolderWriter(Writer):
         unfinished = self._folder / f"{_UNFINISHED}{name}"
         try:
             self._kind.write(rows, unfinished)
-            _sync(unfinished)
+            sync(unfinished)
             unfinished.rename(self._folder / name)
-            _sync(self._folder)
+            sync(self._folder)
         except OSError as problem:
             raise self._failure(problem) from problem
 
@@ -87,11 +87,3 @@ class FolderWriter(Writer):
         return EnvironmentFailed(
             f"Output cannot be written to {self._folder}: {problem}. Name a folder that may be written."
         )
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

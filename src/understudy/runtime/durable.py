@@ -1,0 +1,15 @@
+"""What must outlive a loss of power, not only of a process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """A file with its contents, or a folder with the names in it, is on disk when this returns."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

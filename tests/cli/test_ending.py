@@ -1,0 +1,55 @@
+"""How the command ends, as a process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from understudy.runtime.settings import RunSettings
+
+#: A command whose libraries abort when the process ends in good order, as Flight does with a thread inside it.
+PROGRAM = """
+import atexit, ctypes, sys
+from understudy.cli import main as module
+
+def execute(_arguments):
+    atexit.register(lambda: print("tidied up"))
+    c = ctypes.CDLL(None)
+    c.atexit(c.abort)
+    print("done", end=", ")
+    return 3
+
+module.import_module = lambda _name: type("Command", (), {"execute": staticmethod(execute)})
+sys.argv = ["understudy", "status"]
+sys.exit(module.command())
+"""
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_libraries_that_end_badly_do_not_change_the_exit_code() -> None:
+    ended = run("-c", PROGRAM)
+    assert (ended.returncode, ended.stdout) == (3, "done, tidied up\n")
+
+
+def test_a_gateway_that_never_answers_is_reported_with_the_exit_code_for_it(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        RunSettings("run", "flow.py", str(tmp_path), "127.0.0.1:1", gateway_port=port).save()
+        ended = run("-m", "understudy.cli.main", "status", str(tmp_path))
+    assert ended.returncode == 3
+    assert "nothing was heard within 5 s" in ended.stderr
+
+
+def test_wrong_arguments_keep_their_exit_code() -> None:
+    assert run("-m", "understudy.cli.main", "status", "--magic").returncode == 2
