@@ -10,7 +10,7 @@ from pathlib import Path
 
 from understudy.runtime.settings import RunSettings
 
-#: A command whose libraries abort when the process ends in good order, as Flight does with a thread inside it.
+#: A command whose libraries abort when the process ends in order, as Flight does with a thread inside it.
 PROGRAM = """
 import atexit, ctypes, sys
 from understudy.cli import main as module
@@ -18,7 +18,7 @@ from understudy.cli import main as module
 def execute(_arguments):
     atexit.register(lambda: print("tidied up"))
     c = ctypes.CDLL(None)
-    c.atexit(c.abort)
+    c.__cxa_atexit(c.abort, None, None)
     print("done", end=", ")
     return 3
 
