@@ -69,6 +69,10 @@ class CopyEngine(Protocol):
     def unbounded(self) -> str | None:
         """The operator whose state has no bound, if there is one. Then `horizon` is NOTHING."""
 
+    @property
+    def steps(self) -> int:
+        """How many micro-batches it has finished; rises while it works on a long group. For any thread."""
+
     def start(self, snapshot: Snapshot | None = None) -> None:
         """Begin, from nothing or from a snapshot. Called once, before anything else.
 

@@ -73,6 +73,10 @@ class SegmentEngine:
         return self._through
 
     @property
+    def steps(self) -> int:
+        return sum(engine.steps for engine in self._engines.values())
+
+    @property
     def unbounded(self) -> str | None:
         for name, engine in self._engines.items():
             if engine.unbounded is not None:

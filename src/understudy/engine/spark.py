@@ -122,6 +122,10 @@ class SparkEngine:
         return self._output_through
 
     @property
+    def steps(self) -> int:
+        return self._group
+
+    @property
     def unbounded(self) -> str | None:
         return self._query.facts.unbounded
 

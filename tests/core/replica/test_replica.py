@@ -301,7 +301,18 @@ def test_a_newcomer_whose_engine_does_not_finish_a_group_gives_up_at_the_second_
     made.handle(AtEdge(BELOW, Attached(0, 12)))
     made.handle(data(11))
     assert made.stuck(60_000) == []
-    assert made.stuck(60_000) == [MoveFailed("its engine has not finished a group for 60 s")]
+    assert made.stuck(60_000) == [MoveFailed("its engine has done nothing for 60 s")]
+
+
+def test_a_newcomer_whose_engine_works_on_a_long_group_is_not_stuck() -> None:
+    made = newcomer()
+    made.handle(AtEdge(BELOW, Attached(0, 12)))
+    made.handle(data(11))
+    assert made.stuck(60_000) == []
+    for _ in range(3):
+        made.handle(Progress())
+        assert made.stuck(60_000) == []
+    assert made.stuck(60_000) == [MoveFailed("its engine has done nothing for 60 s")]
 
 
 def test_a_newcomer_whose_engine_works_or_waits_for_input_is_not_stuck() -> None:

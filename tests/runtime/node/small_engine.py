@@ -49,6 +49,7 @@ class SmallEngine:
         self.trouble: dict[str, Callable[[], None]] = {}
         self.seen = 0
         self.through = NOTHING
+        self.steps = 0
         self.closed = threading.Event()
         self.started_from: Snapshot | None = None
         self.advanced: list[tuple[dict[str, int], BucketId]] = []
@@ -85,6 +86,7 @@ class SmallEngine:
                 known = [counted[number]] if number in counted else []
                 counted[number] = pa.concat_tables([*known, plain.append_column("seen", seen)])
         self.through = through
+        self.steps += 1
         emit(Output(dict.fromkeys(self.consumers, counted), self.consumers, through))
 
     def snapshot(self, into: Path) -> Snapshot:

@@ -12,6 +12,7 @@ from small_engine import failing
 from small_run import Run
 
 from understudy.core.errors import Fenced
+from understudy.core.replica.events import Progress
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import Drain, MoveCopy
 from understudy.flow.policy import policy_named
@@ -230,3 +231,28 @@ def test_a_node_tells_the_gateway_how_its_copies_are_doing(make: Make) -> None:
     assert sorted(stats["node-1"]["copies"]) == sorted(map(str, run.view.copies_on("node-1")))
     assert stats["node-1"]["rows_out"] == sum(c["rows_out"] for c in stats["node-1"]["copies"].values())
     assert stats["node-1"]["queued_buckets"] == 0
+
+
+def test_a_newcomer_that_works_on_a_long_group_says_so(make: Make) -> None:
+    run = make("pair")
+    copies = run.nodes["node-1"].copies
+    (copy,) = run.view.copies_on("node-1")
+    signs: list[object] = []
+    machine, hosted = copies.host.residents[copy].machine, copies._copies[copy]
+    handle = machine.handle
+
+    def heard(event: object) -> object:
+        if isinstance(event, Progress):
+            signs.append(event)
+        return handle(event)
+
+    machine.handle = heard  # type: ignore[assignment, method-assign]
+    machine.catching_up = True
+    assert hosted._engine is not None
+    hosted._engine.steps += 1  # type: ignore[misc]
+    copies.tell_stats()
+    run.until(lambda: len(signs) == 1)
+    copies.tell_stats()
+    copies._actor.ask(lambda: None)
+    assert len(signs) == 1
+    machine.catching_up = False

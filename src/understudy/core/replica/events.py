@@ -93,7 +93,7 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """More of the state has arrived."""
+    """A newcomer gets further: more of its state has arrived, or its engine works on its group."""
 
 
 @dataclass(frozen=True, slots=True)

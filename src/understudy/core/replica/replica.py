@@ -62,6 +62,8 @@ class Replica:
         #: How far each producer was when it was connected.
         self._goals: dict[Partition, BucketId] = {}
         self._stuck_at: BucketId | None = None
+        #: Whether the engine was seen to work since a newcomer's limit was last looked at.
+        self._worked = False
 
     @property
     def ends(self) -> Mapping[Partition, Inlet | Outlet]:
@@ -109,9 +111,10 @@ class Replica:
         if not self.catching_up:
             return None
         below, before = self._below, self._stuck_at
+        worked, self._worked = self._worked, False
         self._stuck_at = below.processed
-        if below.busy and before == below.processed:
-            return [MoveFailed(f"its engine has not finished a group for {limit_ms / 1000:g} s")]
+        if below.busy and before == below.processed and not worked:
+            return [MoveFailed(f"its engine has done nothing for {limit_ms / 1000:g} s")]
         return []
 
     def activated(self) -> list[CopyInstruction]:
@@ -139,11 +142,13 @@ class Replica:
                 done = self.borrowing.failed(event)
             case Installed():
                 done = self._install(event)
-            case Progress() if self.borrowing is not None:
-                self.borrowing.progressed = True
+            case Progress():
+                self._worked = True
+                if self.borrowing is not None:
+                    self.borrowing.progressed = True
                 done = []
-            case Asked() | Progress():
-                # Nothing to lend yet, or nothing to borrow any more.
+            case Asked():
+                # Nothing to lend yet.
                 done = []
             case _:
                 raise PeerError(f"{self.copy} does not take {event}")

@@ -203,6 +203,10 @@ class Copies(Hosting):
         self._actor.post(self._tell_stats)
 
     def _tell_stats(self) -> None:
+        for copy, hosted in self._copies.items():
+            resident = self.host.residents.get(copy)
+            if resident is not None and resident.machine.catching_up:
+                hosted.look_for_progress()
         copies = {str(copy): self._copy_stats(hosted) for copy, hosted in self._copies.items()}
         each = list(copies.values())
         totals = {

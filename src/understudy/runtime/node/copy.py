@@ -84,6 +84,15 @@ class HostedCopy:
         #: Snapshots that a standby may fetch, by version. Read by the endpoint's threads.
         self.lent: dict[int, Lent] = {}
         self.fetching: StateFetch | None = None
+        self._steps_seen = 0
+
+    def look_for_progress(self) -> None:
+        """Say `Progress` if the engine has worked since the last look: its group may take minutes."""
+        engine = self._engine
+        steps = 0 if engine is None else engine.steps
+        if steps != self._steps_seen:
+            self._steps_seen = steps
+            self._progressed()
 
     @property
     def stats(self) -> WorkerStats:
