@@ -14,7 +14,9 @@ import pytest
 from understudy.cli.interruption import Interrupted, Interruption
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_is_a_flag_and_decides_the_exit_code(number: signal.Signals, code: int) -> None:
     with Interruption() as interruption:
         assert not interruption.wait(0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from understudy.flow.errors import RowError
+from understudy.flow.errors import RowError, UserError
 from understudy.runtime import client as client_module
 from understudy.runtime.client import Client
 from understudy.runtime.transport.channel import Channel
@@ -110,3 +110,9 @@ def test_rows_that_are_too_many_for_one_push_say_so(
     with Client(gateway.endpoint.address) as client, pytest.raises(RowError, match="Push them in parts"):
         client.push("a", ROWS)
     assert gateway.pushed.empty()
+
+
+@pytest.mark.parametrize("address", ["localhost", ":7700", "localhost:", "localhost:gate"])
+def test_an_address_without_host_or_port_is_refused_at_once(address: str) -> None:
+    with pytest.raises(UserError, match="is no address. Write host:port"):
+        Client(address)

@@ -79,12 +79,12 @@ HANGS = """
 """
 
 
-@pytest.mark.parametrize("how", ["its parent is gone", "SIGTERM"])
+@pytest.mark.parametrize("how", ["its parent is gone", "SIGTERM", "SIGHUP"])
 def test_a_process_that_hangs_while_ending_leaves_with_all_that_it_started(start: Start, how: str) -> None:
     process = start(HANGS)
     child = psutil.Process(int(words_of(process)[0]))
-    if how == "SIGTERM":
-        process.send_signal(signal.SIGTERM)
+    if how.startswith("SIG"):
+        process.send_signal(signal.Signals[how])
     else:
         assert process.stdin is not None
         process.stdin.close()

@@ -111,6 +111,27 @@ def test_what_replicas_could_not_agree_on_is_refused_by_name(
         make(function)
 
 
+def test_a_mistaken_name_is_reported_without_the_plan(make: Make) -> None:
+    with pytest.raises(FlowError, match=r"'suspect'.*`kk` cannot be resolved") as caught:
+        make(lambda a: a.select("kk"))
+    assert "StreamingRelation" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_fragment_finds_the_active_session_in_whatever_thread_it_is_built(make: Make) -> None:
+    found: list[SparkSession | None] = []
+
+    def looking(a: DataFrame) -> DataFrame:
+        found.append(SparkSession.getActiveSession())
+        return a
+
+    thread = threading.Thread(target=lambda: make(looking))
+    thread.start()
+    thread.join()
+    assert found[0] is not None
+    assert found[0].range(3).count() == 3
+
+
 @pytest.mark.parametrize("method", ["transformWithState", "transformWithStateInPandas"])
 def test_an_operator_whose_workers_cannot_run_here_is_refused_with_what_to_use_instead(
     make: Make, method: str

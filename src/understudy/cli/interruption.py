@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a flag to look at, not an exception that may hit anywhere.
+"""Ctrl-C, SIGTERM and SIGHUP as a flag to look at, not an exception that may hit anywhere.
 
 A command that has started processes must end them in good order, even if the user presses Ctrl-C again. While
 an `Interruption` is entered, both signals only set a flag, also when they come again. The command then has
@@ -82,7 +82,7 @@ class Interruption:
     def __enter__(self) -> Interruption:
         self._reading, self._writing = os.pipe()
         threading.Thread(target=self._follow, name="interruption", daemon=True).start()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._former[number] = signal.signal(number, self._handle)
         return self
 

@@ -22,6 +22,9 @@ _MACHINE = re.compile(
 _OWN_SOURCE = re.compile(r'File "[^"]*understudy[/\\]engine[/\\]source\.py"')
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+: .+)$", re.MULTILINE)
 
+#: How Spark ends what it says of an analysed plan, before it prints the plan.
+_PLAN_FOLLOWS = re.compile(r"SQLSTATE: \w{5};$")
+
 #: Of a long message the beginning and the end are kept: where a function failed, and how.
 LINES_FIRST, LINES_LAST = 4, 2
 
@@ -41,6 +44,9 @@ def shortened(text: str) -> str:
     kept = []
     for line in text.strip().splitlines():
         if line.startswith(("\tat ", "=== Streaming Query", "JVM stacktrace", "Driver stacktrace")):
+            break
+        if _PLAN_FOLLOWS.search(line):
+            kept.append(line.strip().removesuffix(";"))
             break
         if line.strip():
             kept.append(line.strip())

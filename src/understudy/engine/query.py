@@ -34,6 +34,7 @@ from understudy.engine.event_time import HIDDEN_TIME
 from understudy.engine.extent import ENDLESS_AGGREGATE
 from understudy.engine.facts import Facts, facts_of
 from understudy.engine.plan import PlanNode, parse_plan
+from understudy.engine.session import make_active
 from understudy.engine.source import FORMAT
 from understudy.engine.tables import Tables, pinned_tables
 from understudy.engine.times import path_of, times_of
@@ -80,6 +81,7 @@ def build_query(
     """Call the user's function on streaming inputs and check what it made. FlowErrors name the fragment."""
     frames = [_input_frame(spark, name, given, options) for name, given in inputs.items()]
     own_watermarks = {_plan_of(frame).find("EventTimeWatermark").fields["nodeId"] for frame in frames}
+    make_active(spark)
     result = _call(fragment, function, frames)
     plan = _plan_of(result)
     require_deterministic(fragment, plan, own_watermarks)

@@ -97,6 +97,11 @@ def session(
         return _running[0]
 
 
+def make_active(spark: SparkSession) -> None:
+    """What a user's function finds as the active session, which Spark keeps for each thread."""
+    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
 def _start(
     *,
     master: str,

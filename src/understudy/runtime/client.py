@@ -21,7 +21,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from understudy.flow.errors import EnvironmentFailed, FlowError, RowError
+from understudy.flow.errors import EnvironmentFailed, FlowError, RowError, UserError
 from understudy.flow.kinds import Push
 from understudy.flow.model import Source
 from understudy.flow.policy import SILENCE_MS_MIN
@@ -62,6 +62,9 @@ class Client:
     def __init__(
         self, address: str, *, name: str | None = None, timeout_s: float = 60.0, silence_s: float = SILENCE_S
     ) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise UserError(f"{address!r} is no address. Write host:port, such as 127.0.0.1:7700.")
         self.name = name or f"client-{uuid.uuid4().hex[:12]}"
         self._address = address
         self._timeout_s = timeout_s

@@ -1,7 +1,7 @@
 """What every process of a run does around its work: a log file, an end in bounded time, and errors that a
 person can read.
 
-A process ends in one of these ways. Its work is done, or it was asked to stop (SIGTERM, SIGINT, its parent is
+A process ends in one of these ways. Its work is done, or it was asked to stop (by a signal, or its parent is
 gone): exit code 0. The user's flow or the environment is at fault: the sentence that says so goes to the log
 and into `failed/<name>.txt` in the run's folder, where the process that started it finds it, and the exit
 code is the error's. Anything else is our bug: the log has the stack trace, the exit code is 70. An exception
@@ -133,7 +133,7 @@ def leave_at_once(code: int) -> None:
 def _listen(ending: Ending, with_parent: bool) -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     sources = [reading, sys.__stdin__.fileno()] if with_parent and sys.__stdin__ is not None else [reading]

@@ -225,6 +225,24 @@ def test_the_journal_keeps_the_position_of_a_writer_that_keeps_none(tmp_path: Pa
     assert Attempt(tmp_path).position["one"] == 6
 
 
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [(ConnectionResetError("by peer"), us.EnvironmentFailed), (ValueError("no"), us.UserError)],
+)
+def test_a_sink_that_cannot_be_reached_is_no_mistake_of_its_author(
+    raised: Exception, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path)
+
+    def fails(*_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(attempt.delivery._sinks["one"]._writer, "deliver", fails)
+    attempt.deliver(bucket(4, 40))
+    (failure,) = attempt.failures
+    assert type(failure) is kind
+
+
 def test_buckets_out_of_order_are_our_bug(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.deliver(bucket(4, 40), bucket(3, 30))

@@ -14,8 +14,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
@@ -24,7 +23,7 @@ import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.errors import require
-from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.errors import EnvironmentFailed, blamed
 from understudy.flow.flow import Flow
 from understudy.flow.model import Sink
 from understudy.history.records import parts_text
@@ -107,7 +106,7 @@ class SinkDelivery:
         self._on_failure = on_failure
         self._digests = digests
         self._journal = Journal(folder / "delivery" / f"{sink.name}.json")
-        self._described = sink.kind.describe()
+        self._who = f"sink {sink.name!r} ({sink.kind.describe()})"
         self._writer = sink.kind.open(sink.name, folder)
         self._waiting: queue.SimpleQueue[Bucket | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"deliver {sink.name}", daemon=True)
@@ -116,7 +115,7 @@ class SinkDelivery:
 
     def recover(self) -> list[DeliveredRange]:
         """Find the position. Returns the range that was delivered but not yet reported, if there is one."""
-        with self._blamed("could not be recovered"):
+        with blamed(f"{self._who} could not be recovered"):
             found = self._writer.recover()
         at_sink = NOTHING if found is None else found
         if not self._journal.exists:
@@ -156,7 +155,7 @@ class SinkDelivery:
         try:
             while buckets := self._next_range():
                 self._deliver(buckets)
-            with self._blamed("could not be closed"):
+            with blamed(f"{self._who} could not be closed"):
                 self._writer.close()
         except BaseException as error:
             log.exception("delivery to sink %s failed", self._name)
@@ -206,22 +205,9 @@ class SinkDelivery:
     def _hand_over(self, tables: Sequence[tuple[BucketId, pa.Table]], through: BucketId) -> None:
         first = tables[0][0]
         rows = pa.concat_tables([table for _, table in tables]).combine_chunks()
-        with self._blamed(
-            f"failed on buckets {first} to {through} ({rows.num_rows} rows), which count as not delivered"
-        ):
+        what = f"buckets {first} to {through} ({rows.num_rows} rows), which count as not delivered"
+        with blamed(f"{self._who} failed on {what}"):
             self._writer.deliver(rows, first, through)
-
-    @contextmanager
-    def _blamed(self, what: str) -> Iterator[None]:
-        """An exception of the user's code as a UserError that names the sink."""
-        try:
-            yield
-        except (UserError, EnvironmentFailed):
-            raise
-        except Exception as problem:
-            raise UserError(
-                f"sink {self._name!r} ({self._described}) {what}: {type(problem).__name__}: {problem}."
-            ) from problem
 
     def _decoded(self, parts: Sequence[Part]) -> tuple[pa.Table | None, int, str]:
         """A bucket's rows for this sink, how many there are, and the digests of its parts."""

@@ -9,11 +9,11 @@ nothing of its own: after a crash it asks the ingest for its last note and goes 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from threading import Event
 
-from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.errors import UserError, blamed
 from understudy.flow.kinds import Batch, Reader
 from understudy.flow.model import Source
 from understudy.runtime.ingest.ingest import Ingest
@@ -28,7 +28,7 @@ _PAUSE_US_MIN = 10_000
 def open_feed(ingest: Ingest, source: Source) -> Feed | None:
     """The feed of a source that fetches its rows; None for one that clients push to."""
     last = ingest.last(source.name, CLIENT)
-    with _blamed(source, "could not be opened"):
+    with blamed(f"source {source.name!r}: its reader could not be opened"):
         reader = source.kind.open(source, last.note if last else None)
     return None if reader is None else Feed(ingest, source, reader, last.sequence + 1 if last else 0)
 
@@ -51,7 +51,7 @@ class Feed:
         name = self._source.name
         if self._ingest.closed(name):
             return None
-        with _blamed(self._source, "failed"):
+        with blamed(f"source {self._source.name!r}: its reader failed"):
             batch = self._reader.read(now_us)
         rows = self._push(batch, now_us)
         if batch.ended:
@@ -62,7 +62,7 @@ class Feed:
         return batch.again_us if rows else max(batch.again_us, now_us + _PAUSE_US_MIN)
 
     def close(self) -> None:
-        with _blamed(self._source, "could not be closed"):
+        with blamed(f"source {self._source.name!r}: its reader could not be closed"):
             self._reader.close()
 
     def _push(self, batch: Batch, now_us: int) -> int:
@@ -103,16 +103,3 @@ def run_feed(
             break
         stop.wait(max(0, due_us - clock_us()) / 1e6)
     feed.close()
-
-
-@contextmanager
-def _blamed(source: Source, what: str) -> Iterator[None]:
-    """An exception of the user's code as a UserError that names the source."""
-    try:
-        yield
-    except (UserError, EnvironmentFailed):
-        raise
-    except Exception as problem:
-        raise UserError(
-            f"source {source.name!r}: its reader {what}: {type(problem).__name__}: {problem}."
-        ) from problem
