@@ -114,5 +114,5 @@ def test_rows_that_are_too_many_for_one_push_say_so(
 
 @pytest.mark.parametrize("address", ["localhost", ":7700", "localhost:", "localhost:gate"])
 def test_an_address_without_host_or_port_is_refused_at_once(address: str) -> None:
-    with pytest.raises(UserError, match="is no address. Write host:port"):
+    with pytest.raises(UserError, match="is no address"):
         Client(address)
