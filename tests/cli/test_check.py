@@ -84,6 +84,23 @@ def test_a_run_that_ended_before_its_first_rows_is_not_vouched_for(
     assert "holds" not in out
 
 
+def test_a_run_that_delivered_nothing_is_not_vouched_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write(tmp_path / "run" / "history" / "gateway.jsonl", [BegunRecord(0, "gateway"), VIEW, *SEALED, *DEALT])
+    assert main(["check", str(tmp_path / "run")]) == 1
+    assert "NOTHING WAS DELIVERED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("end", "said"), [([EndedRecord(20, "gateway")], False), ([], True)])
+def test_a_run_that_did_not_finish_is_said_to_be_one(
+    end: list[Record], said: bool, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write(run_folder / "history" / "gateway.jsonl", [*GATEWAY, *end])
+    assert main(["check", str(run_folder)]) == 0
+    assert ("the run did not finish, or still runs" in capsys.readouterr().out) is said
+
+
 def test_a_run_says_how_many_partitions_and_copies_it_had(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

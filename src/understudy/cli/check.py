@@ -75,6 +75,9 @@ def _print_verdict(name: str, files: Sequence[Path]) -> int:
     if not verdict.sealed and not verdict.delivered:
         print("  NOTHING TO JUDGE: no bucket was sealed. Did the run end before its first rows?")
         return VIOLATED
+    if not verdict.deliveries:
+        print("  NOTHING WAS DELIVERED: no sink got any further. Did the run fail?")
+        return VIOLATED
     found = {finding.invariant for finding in verdict.findings}
     for invariant in [*INVARIANTS, *sorted(found - INVARIANTS.keys())]:
         findings = [finding for finding in verdict.findings if finding.invariant == invariant]
@@ -88,6 +91,8 @@ def _print_verdict(name: str, files: Sequence[Path]) -> int:
 
 
 def _tell_what_is_missing(verdict: Verdict) -> None:
+    if not verdict.finished:
+        print("  the run did not finish, or still runs: what was sealed last may not be delivered")
     if verdict.judged_from is not None:
         print(f"  judged from bucket {verdict.judged_from} on: the oldest parts of the history were removed")
     for stream, columns in sorted(verdict.left_out.items()):

@@ -67,7 +67,8 @@ def execute(arguments: Namespace) -> int:
         except Finished as problem:
             raise UserError(
                 f"The input of {arguments.seconds:g} s ended while waiting for {problem}: this machine is "
-                f"slow today. Try again with --seconds {2 * arguments.seconds:g}."
+                f"slow today. Try again with --seconds {2 * arguments.seconds:g}, "
+                f'or make demo DEMO="--seconds {2 * arguments.seconds:g}".'
             ) from None
     verdict = _verdict(flow, settings, story, rows, expected)
     verdict["seconds"] = round(time.monotonic() - began_s, 1)

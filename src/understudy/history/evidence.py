@@ -127,6 +127,7 @@ class Evidence:
                 self._produced(record)
             case DeliveredRecord():
                 process.at_the_ends = True
+                self.verdict.deliveries += 1
                 self.later.append((name, record))
             case HandedRecord() | InstalledRecord() | SnapshotRecord():
                 process.partitions.add(partition_of(record.of))
@@ -136,6 +137,7 @@ class Evidence:
                 self.later.append((name, record))
             case EndedRecord():
                 process.ended = True
+                self.verdict.finished = self.verdict.finished or process.at_the_ends
                 self.later.append((name, record))
             case LeftOutRecord():
                 known = self.verdict.left_out.get(record.stream, ())

@@ -25,6 +25,10 @@ class Verdict:
     records: int = 0
     sealed: int = 0
     delivered: int = 0
+    deliveries: int = 0
+    """How often a sink got further, with rows or without."""
+    finished: bool = False
+    """Whether the run ended because every source had ended and everything was delivered."""
     views: int = 0
     partitions: int = 0
     copies: int = 0
