@@ -58,7 +58,7 @@ class Process:
         if (serial := self.fleet.links.get(frozenset((self.name, node)))) is not None:
             self.fleet.queue.append((node, ParcelFrom(self.name, serial, parcel, cause)))
 
-    def cut(self, node: str, serial: int, why: str) -> None:
+    def cut(self, node: str, serial: int, why: str, breach: bool) -> None:
         raise AssertionError(f"{self.name} cut {node} off: {why}")
 
     def start(self, copy: Copy, epoch: int) -> None:

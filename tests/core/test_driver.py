@@ -54,7 +54,7 @@ class Recording:
     def send(self, node: str, parcel: Parcel, cause: int) -> None:
         self.calls.append(("send", node, parcel, cause))
 
-    def cut(self, node: str, serial: int, why: str) -> None:
+    def cut(self, node: str, serial: int, why: str, breach: bool) -> None:
         self.calls.append(("cut", node, serial, why))
 
     def start(self, copy: Copy, epoch: int) -> None:

@@ -68,8 +68,8 @@ class Process:
     def send(self, node: str, parcel: Parcel, cause: int = 0) -> None:
         self.actor.post(self.mesh.send, node, parcel, cause)
 
-    def cut(self, node: str, serial: int) -> None:
-        self.actor.post(self.mesh.cut, node, serial, "for a test")
+    def cut(self, node: str, serial: int, *, breach: bool = False) -> None:
+        self.actor.post(self.mesh.cut, node, serial, "for a test", breach)
 
     def next(self) -> Heard:
         return self.heard.get(timeout=WAIT_S)
@@ -277,9 +277,9 @@ class Hosted(Hosting):
         super().peer_up(node, serial)
         self.said_up(node, serial)
 
-    def cut(self, node: str, serial: int, why: str) -> None:
+    def cut(self, node: str, serial: int, why: str, breach: bool) -> None:
         self.cuts.append((node, serial, why))
-        super().cut(node, serial, why)
+        super().cut(node, serial, why, breach)
 
     def start(self, copy: Copy, epoch: int) -> None: ...
     def wait(self, copy: Copy, epoch: int) -> None: ...
@@ -370,6 +370,7 @@ def test_a_host_cuts_the_older_of_two_connections_and_a_late_one_that_was_given_
     ]
     assert one.standing == {"node-9": 6}
     assert not new.closed.is_set()
+    assert not one.mesh._breaches._last
 
 
 def test_what_breaks_the_protocol_costs_that_connection_alone(pair: tuple[Hosted, Hosted]) -> None:
@@ -385,6 +386,7 @@ def test_what_breaks_the_protocol_costs_that_connection_alone(pair: tuple[Hosted
     assert (node, serial) == ("node-9", 1)
     assert "does not follow" in why
     one.until(lambda: list(one.standing) == ["node-2"])
+    assert list(one.mesh._breaches._last) == ["node-9"], "it is not let in again at once"
 
 
 @pytest.mark.parametrize(("bad", "good"), [(0, 1), (1, 0)], ids=["is called", "calls"])

@@ -118,6 +118,11 @@ def test_a_mistaken_name_is_reported_without_the_plan(make: Make) -> None:
     assert len(str(caught.value)) < 400
 
 
+def test_where_every_bucket_is_a_micro_batch_the_engine_says_so(make: Make) -> None:
+    assert make(lambda a: with_state(a, GroupStateTimeout.NoTimeout)).stepwise
+    assert not make(lambda a: a).stepwise
+
+
 def test_a_fragment_finds_the_active_session_in_whatever_thread_it_is_built(make: Make) -> None:
     found: list[SparkSession | None] = []
 

@@ -45,8 +45,11 @@ class Ports(Protocol):
         together with the connection.
         """
 
-    def cut(self, node: str, serial: int, why: str) -> None:
-        """Close that connection to this process; `PeerDown` follows unless another took its place."""
+    def cut(self, node: str, serial: int, why: str, breach: bool) -> None:
+        """Close that connection to this process; `PeerDown` follows unless another took its place.
+
+        With `breach` the process broke the protocol, and should not be let in again at once.
+        """
 
     def start(self, copy: Copy, epoch: int) -> None:
         """Set up an empty engine; `Began` follows."""
@@ -124,5 +127,5 @@ class Driver:
                     ports.unlend(copy, epoch, version)
                 case Tell(report):
                     ports.report(report)
-                case Cut(node, serial, why):
-                    ports.cut(node, serial, why)
+                case Cut(node, serial, why, breach):
+                    ports.cut(node, serial, why, breach)

@@ -70,6 +70,10 @@ class CopyEngine(Protocol):
         """The operator whose state has no bound, if there is one. Then `horizon` is NOTHING."""
 
     @property
+    def group_buckets_max(self) -> int | None:
+        """How many buckets it should be given at once at most; None: any number costs about the same."""
+
+    @property
     def steps(self) -> int:
         """How many micro-batches it has finished; rises while it works on a long group. For any thread."""
 

@@ -122,6 +122,11 @@ class SparkEngine:
         return self._output_through
 
     @property
+    def stepwise(self) -> bool:
+        """Whether every bucket is a micro-batch of its own."""
+        return self._query.facts.grouping is not None
+
+    @property
     def steps(self) -> int:
         return self._group
 

@@ -106,9 +106,9 @@ class Hosting(ABC):
     def send(self, node: str, parcel: Parcel, cause: int) -> None:
         self.mesh.send(node, parcel, cause)
 
-    def cut(self, node: str, serial: int, why: str) -> None:
+    def cut(self, node: str, serial: int, why: str, breach: bool) -> None:
         log.warning("the connection to %s is cut: %s", node, why)
-        self.mesh.cut(node, serial, why.splitlines()[0])
+        self.mesh.cut(node, serial, why.splitlines()[0], breach)
 
     def report(self, report: Report) -> None:
         log.info("reports %s", report)

@@ -151,10 +151,10 @@ class Mesh:
         if channel is not None:
             channel.send(frame)
 
-    def cut(self, node: str, serial: int, why: str) -> None:
+    def cut(self, node: str, serial: int, why: str, breach: bool = False) -> None:
         channel = self._channels.get(node, {}).get(serial)
         if channel is not None:
-            channel.close(why)
+            channel.close(why, broke_protocol=breach)
 
     def _newest(self, node: str) -> Channel | None:
         channels = self._channels.get(node)

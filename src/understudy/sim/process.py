@@ -317,9 +317,8 @@ class Process:
         demand(node in self.up, "sound", f"{self.name} sends to {node}, to which no connection stands")
         self._out.append(Sent(node, self.up[node], parcel))
 
-    def cut(self, node: str, serial: int, why: str) -> None:
-        replaced = why == "a newer connection took its place"
-        demand(replaced, "sound", f"{self.name} cuts off {node}: {why}\n{self.host.story()}")
+    def cut(self, node: str, serial: int, why: str, breach: bool) -> None:
+        demand(not breach, "sound", f"{self.name} cuts off {node}: {why}\n{self.host.story()}")
         if self.up.get(node) == serial:
             del self.up[node]
         self._out.append(CutOff(node, serial))

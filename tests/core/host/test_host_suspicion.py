@@ -89,7 +89,7 @@ def test_a_peer_that_breaks_the_protocol_is_cut_off_and_suspected_when_it_does_s
         host.handle(ParcelFrom("b", time + 1, Attach(SECOND, 1, SOURCE, 0, time, NOTHING)))
         data = Say(SECOND, SOURCE, time, Data(run(1)))
         cut, *rest = host.handle(ParcelFrom("b", time + 1, data))
-        assert cut == Cut("b", time + 1, f"an outlet does not take {From(1, data.message)}")
+        assert cut == Cut("b", time + 1, f"an outlet does not take {From(1, data.message)}", breach=True)
         assert rest == ([SUSPECTED] if time % CUTS_MAX == 0 else [])
 
 
@@ -98,7 +98,7 @@ def test_what_a_peer_said_before_it_broke_the_protocol_stands() -> None:
     for numbers in ((1, 2), (3,)):
         host.handle(ParcelFrom(GATEWAY, 1, Say(SOURCE, FIRST, 1, Data(run(*numbers)))))
     (cut,) = host.handle(ParcelFrom(GATEWAY, 1, Say(SOURCE, FIRST, 1, Data(run(3)))))
-    assert cut == Cut(GATEWAY, 1, "replica 0 sent bucket 3 after 3")
+    assert cut == Cut(GATEWAY, 1, "replica 0 sent bucket 3 after 3", breach=True)
     assert host.residents[FIRST].taken_from(SOURCE) == 2
     assert host.handle(ParcelFrom(GATEWAY, 1, Here(SOURCE, 0))) == [], "its edge stands until it is gone"
     again = parcels([*host.handle(PeerDown(GATEWAY, 1)), *host.handle(PeerUp(GATEWAY, 2))], GATEWAY)

@@ -22,6 +22,7 @@ from understudy.core.replica.events import (
     FetchFailed,
     Installed,
     KeepSnapshot,
+    LimitGroups,
     MoveFailed,
     Offer,
     Offered,
@@ -302,6 +303,14 @@ def test_a_newcomer_whose_engine_does_not_finish_a_group_gives_up_at_the_second_
     made.handle(data(11))
     assert made.stuck(60_000) == []
     assert made.stuck(60_000) == [MoveFailed("its engine has done nothing for 60 s")]
+
+
+def test_an_engine_that_is_slow_for_each_bucket_gets_short_groups() -> None:
+    made = newcomer()
+    made.handle(LimitGroups(2))
+    made.handle(AtEdge(BELOW, Attached(0, 19)))
+    handed = [each for each in made.handle(data(11, 12, 13)) if isinstance(each, Process)]
+    assert [[bucket.number for bucket in each.buckets] for each in handed] == [[11, 12]]
 
 
 def test_a_newcomer_whose_engine_works_on_a_long_group_is_not_stuck() -> None:

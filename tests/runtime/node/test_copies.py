@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_engine import failing
+from small_engine import SmallEngine, failing
 from small_run import Run
 
 from understudy.core.errors import Fenced
@@ -256,3 +256,23 @@ def test_a_newcomer_that_works_on_a_long_group_says_so(make: Make) -> None:
     copies._actor.ask(lambda: None)
     assert len(signs) == 1
     machine.catching_up = False
+
+
+def test_an_engine_that_wants_short_groups_gets_them(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    init = SmallEngine.__init__
+
+    def slow(engine: SmallEngine, *args: Any) -> None:
+        init(engine, *args)
+        engine.group_buckets_max = 2
+
+    monkeypatch.setattr(SmallEngine, "__init__", slow)
+    run = make("none")
+    run.push(range(1, 30))
+    run.await_delivered(29)
+    limits = {
+        resident.machine.below.group_buckets_max
+        for node in run.nodes.values()
+        for resident in node.copies.host.residents.values()
+        if resident.machine.below is not None
+    }
+    assert limits == {2}

@@ -279,7 +279,7 @@ class Host(Machine[HostEvent, HostInstruction]):
 
     def _peer_up(self, node: str, serial: int) -> None:
         if node == self.name:
-            self._out.append(Cut(node, serial, f"{node} is the name of this process"))
+            self._out.append(Cut(node, serial, f"{node} is the name of this process", breach=True))
             return
         if serial <= self._newest.get(node, 0):
             # Its caller gave this one up before it made the next; it was only slow to arrive.
@@ -386,7 +386,7 @@ class Host(Machine[HostEvent, HostInstruction]):
                 raise BrokenInvariant(f"this host broke the protocol itself: {problem}") from problem
             # Decided before anything changed, so nothing stands but the end of this connection.
             del self._out[before:]
-            self._out.append(Cut(node, serial, str(problem)))
+            self._out.append(Cut(node, serial, str(problem), breach=True))
             self._cuts[node] = self._cuts.get(node, 0) + 1
             if self._cuts[node] >= CUTS_MAX:
                 self._cuts[node] = 0

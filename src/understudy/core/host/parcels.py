@@ -251,11 +251,12 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Close that connection to this process."""
+    """Close that connection to this process. With `breach`, because the process broke the protocol."""
 
     node: str
     serial: int
     why: str
+    breach: bool = False
 
 
 HostInstruction = (

@@ -92,6 +92,13 @@ class FetchFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitGroups:
+    """The engine is slow for each bucket, so its groups must be short: it can lend its state between two."""
+
+    buckets_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A newcomer gets further: more of its state has arrived, or its engine works on its group."""
 

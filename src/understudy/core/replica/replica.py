@@ -29,6 +29,7 @@ from understudy.core.replica.events import (
     CopyState,
     FetchFailed,
     Installed,
+    LimitGroups,
     MoveFailed,
     Offered,
     Processed,
@@ -146,6 +147,9 @@ class Replica:
                 self._worked = True
                 if self.borrowing is not None:
                     self.borrowing.progressed = True
+                done = []
+            case LimitGroups(buckets_max):
+                self._below.group_buckets_max = min(self._below.group_buckets_max, buckets_max)
                 done = []
             case Asked():
                 # Nothing to lend yet.

@@ -46,11 +46,10 @@ class Journal:
                 json.dump({"position": position, "intent": range_}, file)
                 file.flush()
                 os.fdatasync(file.fileno())
-            fresh = not self._file.exists()
             half.replace(self._file)
-            if fresh:
-                # From now on its absence would mean that another run wrote the output. An older one, after a
-                # loss of power, only means that the last delivery is looked for again.
+            if intent is None:
+                # Copies forget what is delivered, so a position must never fall back. An intent may get lost:
+                # then nothing of it is delivered, or the sink itself knows how far it is.
                 sync(self._file.parent)
         except OSError as problem:
             raise EnvironmentFailed(

@@ -26,6 +26,7 @@ from understudy.core.replica.events import (
     CopyState,
     FetchFailed,
     Installed,
+    LimitGroups,
     Processed,
     Produced,
     Progress,
@@ -169,6 +170,9 @@ class HostedCopy:
                 time_of=self._parts.time_of,
                 produced=produced,
             )
+        if engine.group_buckets_max is not None:
+            limit = LimitGroups(engine.group_buckets_max)
+            self._hosting.inside(self.copy, self.epoch, limit)
         return True
 
     def _drop_engine(self) -> None:
