@@ -54,6 +54,8 @@ def existing_folder(wanted: str | None) -> Path:
 def log_into(settings: RunSettings) -> None:
     """Keep what this process itself logs with the run's logs, and out of the lines that a person reads."""
     make(settings.path)
+    # On a full disk a line is lost; its stack trace would go to the terminal.
+    logging.raiseExceptions = False
     file = settings.log_file("understudy")
     logging.basicConfig(filename=file, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 

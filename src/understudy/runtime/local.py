@@ -211,8 +211,10 @@ class LocalRun:
 
     def _why(self, child: Child) -> str:
         file = failure_file(self.settings.path, child.name)
-        if file.exists():
-            return file.read_text().strip()
+        # On a full disk the file may be there and empty.
+        reason = file.read_text().strip() if file.exists() else ""
+        if reason:
+            return reason
         return f"It gave no reason (exit code {child.process.returncode}); see {self.settings.path / 'logs'}."
 
     # --- doing -------------------------------------------------------------------------------------------
