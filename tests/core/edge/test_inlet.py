@@ -20,6 +20,7 @@ from understudy.core.edge.messages import (
     Take,
     Taken,
 )
+from understudy.core.errors import PeerError
 from understudy.core.view.changes import Activated, Avail, Fail
 
 
@@ -129,6 +130,14 @@ def test_when_the_sender_is_gone_another_is_asked_for_what_was_not_received(
     inlet.handle(Taken(0))
     assert inlet.handle(gone) == [Send(0, Reverse(4))], "received, not taken: 4 is here already"
     assert inlet.handle(data(0, 5)) == [Take(run(5))]
+
+
+def test_a_copy_that_sends_what_it_was_told_is_here_breaks_the_protocol() -> None:
+    inlet = settled()
+    inlet.handle(data(1, 4))
+    assert inlet.handle(Detached(1)) == [Send(0, Reverse(4))]
+    with pytest.raises(PeerError, match="replica 0 sent bucket 3 after 4"):
+        inlet.handle(data(0, 3, 5))
 
 
 def test_an_active_copy_is_asked_rather_than_a_newcomer() -> None:

@@ -99,6 +99,12 @@ def test_a_connection_that_is_made_again_goes_on_from_what_the_copy_has_taken() 
     assert outlet.handle(From(0, Reverse(2))) == [Send(0, Data(run(3, 4)))]
 
 
+def test_a_copy_that_attaches_over_a_connection_not_seen_to_break_is_sent_nothing_before_it_asks() -> None:
+    outlet = outlet_with(1)
+    outlet.handle(Attached(0))
+    assert outlet.handle(Put(run(2))) == []
+
+
 def test_attaching_acknowledges_what_the_copy_has_taken() -> None:
     outlet = outlet_with(1, 2, 3)
     outlet.handle(From(0, Ack(3)))
@@ -221,6 +227,19 @@ def test_a_copy_that_died_after_the_state_was_taken_is_not_waited_for() -> None:
     newcomer = Outlet("newcomer", {0: ACTIVE, 1: DEAD})
     newcomer.install(OutletState(run(2, 3, 4), 4, 1, ((0, 3), (1, 1))))
     assert kept(newcomer) == [4]
+
+
+@pytest.mark.parametrize("seen_to_die", [True, False], ids=["after", "before"])
+def test_a_successor_does_not_answer_for_what_the_dead_occupant_acknowledged_to_the_lender(
+    seen_to_die: bool,
+) -> None:
+    """The occupant died before or after the state was installed, in either case without having attached."""
+    newcomer = Outlet("newcomer", {0: ACTIVE, 1: ACTIVE if seen_to_die else DEAD})
+    newcomer.install(OutletState(run(4, 5), 5, 3, ((0, 3), (1, 5))))
+    if seen_to_die:
+        newcomer.handle(Fail(1))
+    newcomer.handle(Avail(1))
+    assert not newcomer.outdated(1, 3)
 
 
 def test_an_outlet_that_was_used_takes_over_no_state() -> None:
