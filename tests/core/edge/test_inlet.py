@@ -147,6 +147,22 @@ def test_an_active_copy_is_asked_rather_than_a_newcomer() -> None:
     assert inlet.handle(Detached(1)) == [Send(2, Reverse(NOTHING))]
 
 
+def test_a_newcomer_that_was_called_active_is_asked_like_any_other() -> None:
+    inlet = Inlet("sink", {0: STDBY, 1: ACTIVE, 2: ACTIVE}, own=None)
+    for replica in (1, 0, 2):
+        inlet.handle(Attached(replica))
+    inlet.handle(Activated(0))
+    assert inlet.handle(Detached(1)) == [Send(0, Reverse(NOTHING))]
+
+
+def test_an_own_newcomer_that_attaches_again_is_only_probed_if_an_active_copy_is_there() -> None:
+    inlet = Inlet("inlet", {0: STDBY, 1: ACTIVE}, own=0)
+    inlet.handle(Attached(0))
+    inlet.handle(Attached(1))
+    assert inlet.handle(Attached(0)) == [Send(1, Reverse(NOTHING)), Send(0, Reverse(NOTHING))]
+    assert (inlet.sender, inlet.probed) == (1, 0)
+
+
 def test_a_newcomer_is_asked_if_it_is_the_only_one() -> None:
     inlet = settled()
     inlet.handle(Fail(0))
