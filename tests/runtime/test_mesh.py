@@ -468,6 +468,25 @@ def test_a_cause_is_the_number_of_the_event_at_its_sender(pair: tuple[Hosted, Ho
     assert f"{first:>8} Began(" in story
 
 
+def test_a_story_tells_the_cause_of_what_arrived(pair: tuple[Hosted, Hosted]) -> None:
+    one, _ = pair
+    caller = Caller(one.endpoint.address, 1)
+    one.until(lambda: "node-9" in one.standing)
+    before = one.host.events_handled
+    caller.channel.send(*frames_of(Relay(seated(2, "node-1", "node-9")), 77))
+    one.until(lambda: one.host.events_handled > before)
+    assert "view 2, node-9#77" in one._actor.ask(one.host.story)
+
+
+def test_the_clock_of_a_process_ends_with_it(pair: tuple[Hosted, Hosted]) -> None:
+    one, _ = pair
+    clock = one._timers._thread
+    assert clock.is_alive()
+    one.finish()
+    clock.join(WAIT_S)
+    assert not clock.is_alive()
+
+
 # --- views -----------------------------------------------------------------------------------------------
 
 
