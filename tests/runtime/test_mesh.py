@@ -6,6 +6,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,51 @@ def test_of_two_connections_the_one_with_the_greater_serial_carries_what_is_sent
     assert callers[6].arrived.empty()
 
 
+@contextmanager
+def held_up(process: Process) -> Iterator[queue.Queue[str]]:
+    """The actor does nothing meanwhile. Yields the names of the calls that wait for it."""
+    go_on = threading.Event()
+    waiting: queue.Queue[str] = queue.Queue()
+    post = process.actor.post
+
+    def noted(call: Callable[..., object], *arguments: Any) -> None:
+        post(call, *arguments)
+        waiting.put(call.__name__)
+
+    post(go_on.wait, WAIT_S)
+    process.actor.post = noted  # type: ignore[method-assign]
+    yield waiting
+    process.actor.post = post  # type: ignore[method-assign]
+    go_on.set()
+
+
+def test_a_connection_that_broke_before_the_owner_heard_of_it_is_not_reported(
+    processes: dict[str, Process],
+) -> None:
+    one = processes["node-1"]
+    with held_up(one) as waiting:
+        caller = Caller(one.endpoint.address, 5)
+        assert waiting.get(timeout=WAIT_S) == "_opened"
+        caller.channel.close("for a test")
+        assert waiting.get(timeout=WAIT_S) == "_closed"
+    one.actor.ask(lambda: None)
+    assert one.heard.empty()
+
+
+def test_what_arrived_over_a_connection_before_it_was_cut_is_not_handed_on_after_that(
+    processes: dict[str, Process],
+) -> None:
+    one = processes["node-1"]
+    caller = Caller(one.endpoint.address, 5)
+    assert one.next() == ("up", "node-9", 5)
+    with held_up(one) as waiting:
+        one.cut("node-9", 5)
+        assert waiting.get(timeout=WAIT_S) == "cut"
+        caller.say(here(1))
+        assert waiting.get(timeout=WAIT_S) == "_arrived"
+    assert one.next() == ("down", "node-9", 5)
+
+
 # --- hosts on meshes ---------------------------------------------------------------------------------------
 
 
@@ -422,6 +468,25 @@ def test_a_cause_is_the_number_of_the_event_at_its_sender(pair: tuple[Hosted, Ho
     ((first, second), story) = ([cause for _, cause in arrived], one._actor.ask(one.host.story))
     assert first == second == 3
     assert f"{first:>8} Began(" in story
+
+
+def test_a_story_tells_the_cause_of_what_arrived(pair: tuple[Hosted, Hosted]) -> None:
+    one, _ = pair
+    caller = Caller(one.endpoint.address, 1)
+    one.until(lambda: "node-9" in one.standing)
+    before = one.host.events_handled
+    caller.channel.send(*frames_of(Relay(seated(2, "node-1", "node-9")), 77))
+    one.until(lambda: one.host.events_handled > before)
+    assert "view 2, node-9#77" in one._actor.ask(one.host.story)
+
+
+def test_the_clock_of_a_process_ends_with_it(pair: tuple[Hosted, Hosted]) -> None:
+    one, _ = pair
+    clock = one._timers._thread
+    assert clock.is_alive()
+    one.finish()
+    clock.join(WAIT_S)
+    assert not clock.is_alive()
 
 
 # --- views -----------------------------------------------------------------------------------------------

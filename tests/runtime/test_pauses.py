@@ -97,3 +97,12 @@ def test_after_a_pause_no_suspicion_is_reported_for_a_while_but_all_else_is(cloc
         reports.tick()
     assert reports.send(*written(still_away))
     assert sent == [before, *others, still_away]
+
+
+def test_a_pause_of_half_the_silence_is_long_enough_to_doubt_a_suspicion(clock: FakeClock) -> None:
+    """A peer that had not spoken for a while before the pause would seem silent after it."""
+    sent: list[str] = []
+    reports = CarefulReports(lambda kind, _facts: sent.append(kind), SILENCE_S, clock)
+    clock.now_s += 0.6 * SILENCE_S
+    assert not reports.send(*written(CopySuspected(COPY, 1, "gateway")))
+    assert sent == []

@@ -438,9 +438,9 @@ def bury_the_last_at_once(patch: Patch) -> None:
     """The last holder is given no time to come back."""
     left = Controller._left
 
-    def hasty(controller: Controller, node: str) -> list[Any]:
-        done = left(controller, node)
-        return [*done, *controller._given_up(node)]
+    def hasty(controller: Controller, nodes: Sequence[str]) -> list[Any]:
+        done = left(controller, nodes)
+        return [*done, *(each for node in nodes for each in controller._given_up(node))]
 
     patch.setattr(Controller, "_left", hasty)
 

@@ -133,6 +133,14 @@ def test_a_destination_that_begins_anew_is_kept_what_the_slowest_of_the_others_l
     assert numbers(buffer.unsent(2)) == [3, 4]
 
 
+def test_a_destination_that_begins_anew_has_been_sent_nothing() -> None:
+    buffer = Buffer([0, 1])
+    buffer.put(run(1, 2), [0, 1])
+    buffer.unsent(1)
+    buffer.reserve(1, [0])
+    assert numbers(buffer.unsent(1)) == [1, 2]
+
+
 def test_a_destination_that_begins_anew_alone_is_kept_all_that_is_left() -> None:
     buffer = Buffer([0])
     buffer.put(run(1, 2, 3), [0])

@@ -20,6 +20,7 @@ from understudy.core.edge.messages import (
     Take,
     Taken,
 )
+from understudy.core.errors import PeerError
 from understudy.core.view.changes import Activated, Avail, Fail
 
 
@@ -131,11 +132,35 @@ def test_when_the_sender_is_gone_another_is_asked_for_what_was_not_received(
     assert inlet.handle(data(0, 5)) == [Take(run(5))]
 
 
+def test_a_copy_that_sends_what_it_was_told_is_here_breaks_the_protocol() -> None:
+    inlet = settled()
+    inlet.handle(data(1, 4))
+    assert inlet.handle(Detached(1)) == [Send(0, Reverse(4))]
+    with pytest.raises(PeerError, match="replica 0 sent bucket 3 after 4"):
+        inlet.handle(data(0, 3, 5))
+
+
 def test_an_active_copy_is_asked_rather_than_a_newcomer() -> None:
     inlet = Inlet("inlet", {0: STDBY, 1: ACTIVE, 2: ACTIVE}, own=1)
     for replica in (1, 0, 2):
         inlet.handle(Attached(replica))
     assert inlet.handle(Detached(1)) == [Send(2, Reverse(NOTHING))]
+
+
+def test_a_newcomer_that_was_called_active_is_asked_like_any_other() -> None:
+    inlet = Inlet("sink", {0: STDBY, 1: ACTIVE, 2: ACTIVE}, own=None)
+    for replica in (1, 0, 2):
+        inlet.handle(Attached(replica))
+    inlet.handle(Activated(0))
+    assert inlet.handle(Detached(1)) == [Send(0, Reverse(NOTHING))]
+
+
+def test_an_own_newcomer_that_attaches_again_is_only_probed_if_an_active_copy_is_there() -> None:
+    inlet = Inlet("inlet", {0: STDBY, 1: ACTIVE}, own=0)
+    inlet.handle(Attached(0))
+    inlet.handle(Attached(1))
+    assert inlet.handle(Attached(0)) == [Send(1, Reverse(NOTHING)), Send(0, Reverse(NOTHING))]
+    assert (inlet.sender, inlet.probed) == (1, 0)
 
 
 def test_a_newcomer_is_asked_if_it_is_the_only_one() -> None:

@@ -49,6 +49,13 @@ def test_a_merge_says_how_many_wait_for_the_slowest_producer() -> None:
     assert (merge.waiting, merge.frontier) == (3, NOTHING)
 
 
+def test_buckets_that_wait_side_by_side_count_once() -> None:
+    merge = Merge([LEFT, RIGHT])
+    merge.put(LEFT, run(1, 2, 3))
+    merge.put(RIGHT, run(1, 2))
+    assert merge.waiting == 3
+
+
 def test_a_bucket_that_came_already_is_our_bug_and_leaves_no_trace() -> None:
     merge = Merge([LEFT, RIGHT])
     merge.put(LEFT, run(4))

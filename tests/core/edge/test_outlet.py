@@ -99,6 +99,12 @@ def test_a_connection_that_is_made_again_goes_on_from_what_the_copy_has_taken() 
     assert outlet.handle(From(0, Reverse(2))) == [Send(0, Data(run(3, 4)))]
 
 
+def test_a_copy_that_attaches_over_a_connection_not_seen_to_break_is_sent_nothing_before_it_asks() -> None:
+    outlet = outlet_with(1)
+    outlet.handle(Attached(0))
+    assert outlet.handle(Put(run(2))) == []
+
+
 def test_attaching_acknowledges_what_the_copy_has_taken() -> None:
     outlet = outlet_with(1, 2, 3)
     outlet.handle(From(0, Ack(3)))
@@ -190,6 +196,15 @@ def test_what_the_dead_occupant_acknowledged_ahead_and_was_sent_does_not_count_f
     assert kept(outlet) == [1, 2]
 
 
+def test_a_newcomer_is_not_promised_what_only_the_dead_occupant_lacked() -> None:
+    outlet = outlet_with(1, 2, 3, 4)
+    outlet.handle(From(0, Ack(3)))
+    outlet.handle(From(1, Ack(1)))
+    outlet.handle(Fail(1))
+    outlet.handle(Avail(1))
+    assert outlet.state().floors == ((0, 3), (1, 3))
+
+
 # --- catch-up of the producer itself ---------------------------------------------------------------------
 
 
@@ -221,6 +236,34 @@ def test_a_copy_that_died_after_the_state_was_taken_is_not_waited_for() -> None:
     newcomer = Outlet("newcomer", {0: ACTIVE, 1: DEAD})
     newcomer.install(OutletState(run(2, 3, 4), 4, 1, ((0, 3), (1, 1))))
     assert kept(newcomer) == [4]
+
+
+@pytest.mark.parametrize("seen_to_die", [True, False], ids=["after", "before"])
+def test_a_successor_does_not_answer_for_what_the_dead_occupant_acknowledged_to_the_lender(
+    seen_to_die: bool,
+) -> None:
+    """The occupant died before or after the state was installed, in either case without having attached."""
+    newcomer = Outlet("newcomer", {0: ACTIVE, 1: ACTIVE if seen_to_die else DEAD})
+    newcomer.install(OutletState(run(4, 5), 5, 3, ((0, 3), (1, 5))))
+    if seen_to_die:
+        newcomer.handle(Fail(1))
+    newcomer.handle(Avail(1))
+    assert not newcomer.outdated(1, 3)
+
+
+def test_what_a_copy_acknowledged_to_the_lender_counts_only_until_it_attaches() -> None:
+    newcomer = Outlet("newcomer", all_active(1))
+    newcomer.install(OutletState(run(5), 5, 4, ((0, 4),)))
+    assert newcomer.outdated(0, 3)
+    newcomer.handle(Attached(0, 4))
+    assert not newcomer.outdated(0, 3), "it is refused, as by any other copy"
+
+
+def test_the_state_of_an_outlet_says_nothing_of_the_dead() -> None:
+    outlet = outlet_with(1, 2)
+    outlet.handle(From(1, Ack(2)))
+    outlet.handle(Fail(1))
+    assert outlet.state().floors == ((0, NOTHING),)
 
 
 def test_an_outlet_that_was_used_takes_over_no_state() -> None:

@@ -85,6 +85,13 @@ def test_an_earlier_attempt_that_comes_late_is_ignored() -> None:
     assert made.lent == asked(2)
 
 
+def test_an_earlier_attempt_that_comes_late_does_not_replace_one_that_waits() -> None:
+    made = Lending()
+    made.asked(asked(2))
+    assert made.asked(asked(1)) == []
+    assert made.wanted == asked(2)
+
+
 def test_a_request_during_a_snapshot_makes_that_one_useless() -> None:
     made = Lending()
     made.asked(asked())

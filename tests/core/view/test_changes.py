@@ -69,6 +69,12 @@ def test_a_death_without_successor_comes_after_every_arrival() -> None:
     assert changes(old, new) == [Fail(2), Avail(2), Fail(0)]
 
 
+def test_a_death_that_was_followed_by_a_seating_comes_before_later_arrivals() -> None:
+    """The successor came and died unseen; what came after its seating had no state of its predecessor."""
+    old, new = seats(1, "a", "b", "c"), seats(7, "x@3 DEAD", "b", "d@6 STDBY")
+    assert changes(old, new) == [Fail(0), Fail(2), Avail(2)]
+
+
 def test_what_the_standby_of_a_dead_lender_needs_is_kept_although_the_others_have_it() -> None:
     outlet = Outlet("outlet", all_active(3))
     for replica, through in enumerate((10, 20, 20)):

@@ -35,6 +35,7 @@ from understudy.core.view.events import (
     CopySuspected,
     MemberJoined,
     MembersLeft,
+    MoveCopy,
     Publish,
 )
 from understudy.core.view.view import Seat
@@ -276,6 +277,16 @@ def test_of_nodes_that_are_missed_together_none_is_given_up_for_the_sake_of_anot
     assert now(made).lost is None
 
 
+def test_a_node_that_comes_back_after_it_was_given_up_ends_no_grace_of_another() -> None:
+    made = single(3, "d")
+    made.handle(MembersLeft(("c",)))
+    made.handle(MembersLeft(("a", "b")))
+    made.handle(TimerFired(("missed", "b")))
+    catch_up(made)
+    made.handle(MemberJoined("b", 9))
+    assert [seat_of(made, copy) for copy in copies("f", 3)] == [("a", ACTIVE), ("b", STDBY), ("d", ACTIVE)]
+
+
 def test_nodes_that_are_missed_together_die_in_one_view_where_a_copy_lives_on() -> None:
     made = single(3, "d", "e")
     (died, *_) = (each for each in made.handle(MembersLeft(("a", "b"))) if isinstance(each, Publish))
@@ -345,6 +356,27 @@ def test_a_node_that_left_and_came_back_under_its_name_can_be_seated_again() -> 
     made.handle(MembersLeft(("d",)))
     all_catch_up(made)
     assert now(made).copies_on("b")
+
+
+def test_a_member_that_joins_again_without_having_left_keeps_its_place_in_the_order() -> None:
+    made = single(2, "c", "d")
+    made.handle(MemberJoined("c", 9))
+    made.handle(MembersLeft(("b",)))
+    assert seat_of(made, Copy(F, 1)) == ("c", STDBY)
+
+
+def test_a_suspected_node_that_caught_up_is_chosen_like_any_other() -> None:
+    made = Controller(chain_of(f=2), 2, nodes_wanted=2)
+    join(made, "a", "b")
+    moved = Copy(Partition("f", 1), 0)
+    # No other node can take its seats, so b gets them back.
+    made.handle(CopySuspected(moved, 1, "gateway"))
+    all_catch_up(made)
+    made.handle(MemberJoined("c", 2))
+    made.handle(MoveCopy(moved, "c"))
+    all_catch_up(made)
+    made.handle(CopySuspected(moved, now(made).seat(moved).epoch, "gateway"))
+    assert seat_of(made, moved) == ("b", STDBY), "c, the suspect, has fewer copies"
 
 
 # --- a new leader ----------------------------------------------------------------------------------------

@@ -245,6 +245,19 @@ def test_room_comes_back_when_every_reader_has_what_was_kept(made: list[Gateway]
     assert [bucket.number for bucket in gate.data_for(one)] == [0, 1, 2, 3, 4]
 
 
+def test_room_comes_back_to_a_source_that_is_full_with_nothing_waiting(
+    made: list[Gateway], tmp_path: Path
+) -> None:
+    gate = gateway(made, tmp_path, input_buckets_max=3)
+    both = Copy(Partition("both"))
+    gate.connect()
+    gate.attach(both, SLOW)
+    gate.sealed("slow", *range(3))
+    assert gate.around.rooms == {"slow": False}
+    gate.say(both, SLOW, Ack(0))
+    assert gate.around.rooms == {"slow": True}
+
+
 def test_what_the_log_kept_is_put_in_again_after_a_restart(made: list[Gateway], tmp_path: Path) -> None:
     kept = [SealedBucket("fast", n, ROWS) for n in (7, 8)]
     gate = gateway(made, tmp_path, recovered=kept)

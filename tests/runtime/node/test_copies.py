@@ -14,7 +14,7 @@ from small_run import Run
 from understudy.core.errors import Fenced
 from understudy.core.replica.events import Progress
 from understudy.core.shape.partition import Copy, Partition
-from understudy.core.view.events import Drain, MoveCopy
+from understudy.core.view.events import CopyMoveFailed, Drain, MoveCopy
 from understudy.flow.policy import policy_named
 from understudy.runtime.node import copies as module
 from understudy.runtime.node.mover import PURPOSE
@@ -167,6 +167,41 @@ def test_a_resting_engine_is_woken_for_a_standby(make: Make, monkeypatch: pytest
     run.add("node-3")
     run.lose("node-1")
     run.await_whole()
+
+
+class RestsUntilALoss(Pace):
+    """Rests for an hour after every group but the first, until a process is lost."""
+
+    lost = False
+
+    def hurry(self, now_s: float) -> None:
+        self.lost = True
+
+    def rest_s(self, began_s: float, took_s: float, through: int) -> float:
+        return 3_600.0 if through > 3 and not self.lost else 0.0
+
+
+def test_no_engine_rests_after_a_node_was_lost(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Pace", RestsUntilALoss)
+    run = make("flux")
+    for number in (1, 4, 5):
+        run.push([number])
+        run.await_delivered(min(number, 4))
+    run.lose("node-1")
+    run.await_delivered(5)
+
+
+def test_a_standby_that_does_not_know_where_its_lender_is_says_so_and_gives_up(make: Make) -> None:
+    run = make("pair")
+    third = run.add("node-3")
+    reports: list[object] = []
+    third.copies._address_of = lambda _node: None
+    third.copies._tell = reports.append
+    run.lose("node-1")
+    run.until(lambda: bool(reports))
+    (failed,) = reports
+    assert isinstance(failed, CopyMoveFailed)
+    assert failed.why == "the address of node-2 is not known"
 
 
 def test_a_node_of_a_flow_in_one_piece_builds_its_queries_before_it_is_needed(make: Make) -> None:

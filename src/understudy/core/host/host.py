@@ -307,7 +307,6 @@ class Host(Machine[HostEvent, HostInstruction]):
     def _lose(self, node: str) -> None:
         del self._up[node]
         for resident in self.residents.values():
-            resident.tried = {copy: edge for copy, edge in resident.tried.items() if edge.node != node}
             for copy in [copy for copy, edge in resident.edges.items() if edge.node == node]:
                 self._close(resident, copy)
 
@@ -454,8 +453,6 @@ class Host(Machine[HostEvent, HostInstruction]):
             self._dispatch(node, Here(resident.copy, resident.epoch))
             return
         outlet.expect(replica, parcel.through)
-        if parcel.sender in resident.edges:
-            self._close(resident, parcel.sender)
         resident.edges[parcel.sender] = Opened(parcel.serial, node)
         produced = resident.produced_for(parcel.sender)
         self._dispatch(node, Welcome(parcel.to, parcel.sender, parcel.serial, produced))

@@ -227,7 +227,7 @@ class Boundary(Hosting):
     # --- output ------------------------------------------------------------------------------------------
 
     def _sink_holds(self, sink: str, through: BucketId) -> None:
-        self._delivered[sink] = max(self._delivered[sink], through)
+        self._delivered[sink] = through
         if sink in self._groups and through >= self._groups[sink]:
             del self._groups[sink]
             self.handle(Inside(Copy(Partition(sink)), 0, Processed()))
