@@ -1,11 +1,12 @@
 """Half an hour at the highest rate that this machine holds, with a kill every few minutes: what grows?
 
-    python studies/soak.py [--policy pair] [--minutes 30] [--rate 100000] [--kill-every 240]
+    python studies/soak.py [--policy pair] [--minutes 30] [--rate 100000] [--kill-every 300]
 
 Every few seconds the memory, threads and open files of every process are looked at, and the disk that the
-run takes. A process that was killed and started again counts as another one of the same name. After warm-up
-everything must be flat: a slope is fitted for each process over all its lives, each life with a level of
-its own, and given per hour. Memory is what the process alone holds (USS), Python and Java apart. Output and
+run takes. A process is a standby in one stretch of its life and runs copies in the next, and a process that
+was killed and started again is another one of the same name: each such stretch has a warm-up, in which Java
+fills its heap, and a level of its own. After warm-up everything must be flat: one slope is fitted for each
+process over all its stretches, and given per hour. Memory is what the process alone holds (USS), Python and Java apart. Output and
 history are checked at the end.
 """
 
@@ -27,15 +28,16 @@ import psutil
 from harness import RESULTS, check_history, compare_with_truth, remove, save, say, steady, traffic_run
 from understudy.flow.policy import policy_named
 from understudy.runtime.local import LocalRun
+from understudy.runtime.status import started_as
 from understudy.runtime.trial import Trial
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 SAMPLE_S = 5.0
-#: A life shorter than this, counted after its warm-up, says nothing about growth.
-LIFE_S_MIN = 60.0
-WARM_UP_S = 120.0
+#: A stretch shorter than this, counted after its warm-up, says nothing about growth.
+STRETCH_S_MIN = 60.0
+WARM_UP_S = 180.0
 MEASURES = ("python_mb", "java_mb", "threads", "files")
 
 
@@ -43,14 +45,15 @@ MEASURES = ("python_mb", "java_mb", "threads", "files")
 class Sample:
     at_s: float
     pid: int
+    seats: frozenset[str]
     python_mb: float
     java_mb: float
     threads: int
     files: int
 
 
-def look(pid: int, at_s: float) -> Sample | None:
-    """What a process and everything that it started take now; None if it is gone."""
+def look(pid: int, seats: frozenset[str], at_s: float) -> Sample | None:
+    """What a process with these seats and everything that it started take now; None if it is gone."""
     python_mb = java_mb = 0.0
     threads = files = 0
     try:
@@ -66,7 +69,7 @@ def look(pid: int, at_s: float) -> Sample | None:
                 files += member.num_fds()
     except psutil.NoSuchProcess:
         return None
-    return Sample(at_s, pid, python_mb, java_mb, threads, files)
+    return Sample(at_s, pid, seats, python_mb, java_mb, threads, files)
 
 
 def disk_mb(folder: Path) -> float:
@@ -82,16 +85,16 @@ def disk_mb(folder: Path) -> float:
 
 
 def slope_per_hour(samples: list[Sample], measure: str) -> tuple[float, float] | None:
-    """How much a measure grows in an hour, and its median; every life has a level of its own."""
-    lives: dict[int, list[Sample]] = defaultdict(list)
+    """How much a measure grows in an hour, and its median; every stretch has a level of its own."""
+    stretches: dict[tuple[int, frozenset[str]], list[Sample]] = defaultdict(list)
     for sample in samples:
-        lives[sample.pid].append(sample)
+        stretches[sample.pid, sample.seats].append(sample)
     hours: list[float] = []
     values: list[float] = []
     levels: list[float] = []
-    for life in lives.values():
-        warm = [s for s in life if s.at_s - life[0].at_s > WARM_UP_S]
-        if not warm or warm[-1].at_s - warm[0].at_s < LIFE_S_MIN:
+    for stretch in stretches.values():
+        warm = [s for s in stretch if s.at_s - stretch[0].at_s > WARM_UP_S]
+        if not warm or warm[-1].at_s - warm[0].at_s < STRETCH_S_MIN:
             continue
         at = np.array([s.at_s / 3600 for s in warm])
         value = np.array([float(getattr(s, measure)) for s in warm])
@@ -117,9 +120,9 @@ def soak(policy: str, minutes: float, rate: float, kill_every_s: float) -> dict[
         began = time.monotonic()
         next_kill, victims = kill_every_s, _victims(run)
         while (now_s := time.monotonic() - began) < minutes * 60:
-            _sample(run, samples, now_s)
-            disk.append((now_s, disk_mb(folder)))
             status = run.status()
+            _sample(run, status, samples, now_s)
+            disk.append((now_s, disk_mb(folder)))
             if status is not None and status["last_output_s"] is not None:
                 behind.append(float(status["latency_ms"]))
             if now_s > next_kill and minutes * 60 - now_s > kill_every_s / 2:
@@ -150,12 +153,18 @@ def _victims(run: LocalRun) -> Any:
         yield from run.node_names
 
 
-def _sample(run: LocalRun, samples: dict[str, list[Sample]], at_s: float) -> None:
+def _sample(
+    run: LocalRun, status: dict[str, Any] | None, samples: dict[str, list[Sample]], at_s: float
+) -> None:
+    seats: dict[str, set[str]] = defaultdict(set)
+    for copy, seat in status["seats"].items() if status is not None else ():
+        if seat["status"] != "DEAD":
+            seats[started_as(seat["node"])].add(copy)
     pids = {name: child.process.pid for name, child in run.children.items() if child.running}
     if run.zookeeper is not None and run.zookeeper.pid is not None:
         pids["zookeeper"] = run.zookeeper.pid
     for name, pid in pids.items():
-        sample = look(pid, at_s)
+        sample = look(pid, frozenset(seats[name]), at_s)
         if sample is not None:
             samples[name].append(sample)
 
@@ -183,13 +192,14 @@ def _table(samples: dict[str, list[Sample]], disk: list[tuple[float, float]]) ->
 def _draw(policy: str, samples: dict[str, list[Sample]], disk: list[tuple[float, float]]) -> None:
     figure, axes = plt.subplots(len(MEASURES) + 1, 1, figsize=(9, 12), sharex=True)
     for axis, measure in zip(axes, MEASURES, strict=False):
-        for name, found in sorted(samples.items()):
+        for number, (name, found) in enumerate(sorted(samples.items())):
             values = [getattr(s, measure) for s in found]
             if any(values):
-                axis.plot([s.at_s / 60 for s in found], values, label=name, linewidth=0.8)
+                minutes = [s.at_s / 60 for s in found]
+                axis.plot(minutes, values, label=name, linewidth=0.8, color=f"C{number}")
         axis.set_ylabel(measure)
         axis.set_ylim(bottom=0)
-    axes[0].legend(fontsize=7, ncols=4)
+    axes[2].legend(fontsize=7, ncols=4)
     axes[-1].plot([at / 60 for at, _ in disk], [mb for _, mb in disk], linewidth=0.8)
     axes[-1].set_ylabel("disk_mb")
     axes[-1].set_xlabel("minutes")
@@ -206,7 +216,7 @@ def main() -> None:
     parser.add_argument("--policy", default="pair", choices=("pair", "flux"))
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--rate", type=float, default=100_000.0, help="rows a second")
-    parser.add_argument("--kill-every", type=float, default=240.0, metavar="SECONDS")
+    parser.add_argument("--kill-every", type=float, default=300.0, metavar="SECONDS")
     arguments = parser.parse_args()
     result = soak(arguments.policy, arguments.minutes, arguments.rate, arguments.kill_every)
     save(f"soak_{arguments.policy}", result)
