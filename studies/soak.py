@@ -6,8 +6,8 @@ Every few seconds the memory, threads and open files of every process are looked
 run takes. A process is a standby in one stretch of its life and runs copies in the next, and a process that
 was killed and started again is another one of the same name: each such stretch has a warm-up, in which Java
 fills its heap, and a level of its own. After warm-up everything must be flat: one slope is fitted for each
-process over all its stretches, and given per hour. Memory is what the process alone holds (USS), Python and Java apart. Output and
-history are checked at the end.
+process over all its stretches, and given per hour. Memory is what the process alone holds (USS), Python and
+Java apart. Output and history are checked at the end.
 """
 
 from __future__ import annotations
