@@ -491,7 +491,8 @@ def any_partition_makes_a_replica_safe(patch: Patch) -> None:
     """With isolated replicas, a copy may be buried if another of its own partition is active."""
 
     def replaceable(controller: Controller, copy: Copy) -> bool:
-        return controller._current.partitions[copy.partition].other_active(copy.replica)
+        seats = enumerate(controller._current.partitions[copy.partition].seats)
+        return any(seat.status is Status.ACTIVE for r, seat in seats if r != copy.replica)
 
     patch.setattr(Controller, "_replaceable", replaceable)
 

@@ -181,12 +181,6 @@ def sweep() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep_own() -> None:
-    """Remove what JVMs of this process have left. For one that replaces itself, which keeps its id."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}{os.getpid()}-*"):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def command(
     java: Java, work: Path, *, heap_mb: int, options: Sequence[str] = (), cache: Path | None = None
 ) -> list[str]:

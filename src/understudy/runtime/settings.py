@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from understudy.core.host.limits import Limits
 from understudy.flow.errors import EnvironmentFailed, FlowError
 from understudy.flow.policy import POLICIES, Policy
 
@@ -34,12 +35,12 @@ class RunSettings:
     gateway_port: int = 0
     master: str = "local[2]"
     heap_mb: int = 640
-    input_buckets_max: int = 100_000
-    input_bytes_max: int = 256 * 2**20
-    output_buckets_max: int = 100_000
-    output_bytes_max: int = 128 * 2**20
-    group_buckets_max: int = 1_000
-    group_bytes_max: int = 16 * 2**20
+    input_buckets_max: int = Limits.input_buckets_max
+    input_bytes_max: int = Limits.input_bytes_max
+    output_buckets_max: int = Limits.output_buckets_max
+    output_bytes_max: int = Limits.output_bytes_max
+    group_buckets_max: int = Limits.group_buckets_max
+    group_bytes_max: int = Limits.group_bytes_max
     history: bool = True
     #: What all parts of one process's history may take on disk, and the size of one part.
     history_bytes_max: int = 512 * 2**20

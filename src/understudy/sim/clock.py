@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from understudy.sim.checkers import Violation
 from understudy.sim.faults import may_fire
+from understudy.sim.invariants import check_converged
 from understudy.sim.world import Choice, World
 
+#: A world that takes more steps never comes to rest.
+STEPS_MAX = 20_000
 #: How often all timers fire without effect before a world counts as at rest: a hung fetch ends at the second.
 IDLE_ROUNDS = 3
 
@@ -24,6 +28,22 @@ def let_time_pass(world: World, may: Callable[[Choice], bool] = lambda _: True) 
             if any(map(may, world.choices())):
                 return True
     return False
+
+
+def converge(world: World, step: Callable[[], bool], may: Callable[[Choice], bool] = lambda _: True) -> None:
+    """Take steps until nothing can happen any more, as time passes too; then everything must have arrived."""
+    while step() or let_time_pass(world, may):
+        if world.steps > STEPS_MAX:
+            raise Violation("converged", world.with_choices("it goes on for ever"))
+    try:
+        check_converged(world)
+    except Violation as violation:
+        raise Violation(violation.invariant, world.with_choices(violation.what)) from violation
+
+
+def asks(timer: Choice) -> bool:
+    """Whether a standby repeats its request when this timer fires."""
+    return timer[0] == "timer" and isinstance(timer[2], tuple) and timer[2][0] == "ask"
 
 
 def _due_ms(world: World, timer: Choice) -> int:

@@ -42,6 +42,7 @@ from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy
 from understudy.core.view.view import View
 from understudy.sim.checkers import Violation, checkers
+from understudy.sim.clock import asks
 from understudy.sim.faults import may_lose
 from understudy.sim.invariants import check_converged
 from understudy.sim.process import Action, Effect, Process, Sent
@@ -277,7 +278,7 @@ class Space:
                 case _:
                     found.append(choice)
         if not found:
-            found += [timer for timer in world.timers() if _asks(timer)]
+            found += [timer for timer in world.timers() if asks(timer)]
         if found:
             found += self._faults(world)
         return found
@@ -382,10 +383,6 @@ def _comes_up(world: World, choice: Choice) -> bool:
         case "deliver", int(serial), str(to):
             return isinstance(world.connections[serial].queue(to)[0], Up)
     return False
-
-
-def _asks(timer: Choice) -> bool:
-    return timer[0] == "timer" and isinstance(timer[2], tuple) and timer[2][0] == "ask"
 
 
 @dataclass(slots=True)

@@ -19,12 +19,9 @@ from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import CopySuspected
 from understudy.core.view.view import Status
 from understudy.sim.checkers import Violation, checkers
-from understudy.sim.clock import let_time_pass
+from understudy.sim.clock import STEPS_MAX, converge, let_time_pass
 from understudy.sim.faults import heal
-from understudy.sim.invariants import check_converged
 from understudy.sim.world import Choice, Setup, World
-
-STEPS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +197,7 @@ class Script:
             self._carry_out(act)
         self.held, world.feed_max = [], None
         heal(world)
-        while self._step() or let_time_pass(self.world, self._may):
-            if world.steps > STEPS_MAX:
-                raise Violation("converged", world.with_choices("it goes on for ever"))
-        try:
-            check_converged(world)
-        except Violation as violation:
-            raise Violation(violation.invariant, world.with_choices(violation.what)) from violation
+        converge(world, self._step, self._may)
         return world
 
     def _carry_out(self, act: Act) -> None:

@@ -13,14 +13,12 @@ from random import Random
 from time import perf_counter
 
 from understudy.sim.checkers import Violation, checkers
-from understudy.sim.clock import let_time_pass
+from understudy.sim.clock import STEPS_MAX, asks, converge
 from understudy.sim.faults import FAULTS, RECOVERIES, Fault, heal, may_fire, moving
-from understudy.sim.invariants import check_converged
 from understudy.sim.observing import Observer
 from understudy.sim.shapes import Shape, shape_of
 from understudy.sim.world import Choice, World
 
-STEPS_MAX = 20_000
 FAULTS_MAX = 16
 #: How many faults are tried until one can happen.
 ATTEMPTS = 5
@@ -139,13 +137,7 @@ class Schedule:
                 self._fault()
         heal(world)
         world.feed_max = None
-        while self._step() or let_time_pass(world):
-            if world.steps > STEPS_MAX:
-                raise Violation("converged", world.with_choices("it goes on for ever"))
-        try:
-            check_converged(world)
-        except Violation as violation:
-            raise Violation(violation.invariant, world.with_choices(violation.what)) from violation
+        converge(world, self._step)
         return world
 
     # --- one step ----------------------------------------------------------------------------------------
@@ -158,7 +150,7 @@ class Schedule:
         if not choices:
             return False
         # A request is repeated more often than other timers fire, and less often than anything is handled.
-        choices += [timer for timer in self.world.timers() if _asks(timer)]
+        choices += [timer for timer in self.world.timers() if asks(timer)]
         weights = [self._weight(choice) for choice in choices]
         self._take(self.random.choices(choices, weights)[0])
         return True
@@ -220,7 +212,3 @@ class Schedule:
         for observer in world.observers:
             observer.fault(name, target)
         return True
-
-
-def _asks(timer: Choice) -> bool:
-    return isinstance(timer[2], tuple) and timer[2][0] == "ask"

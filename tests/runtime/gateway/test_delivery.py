@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -18,7 +19,9 @@ from understudy.core.errors import BrokenInvariant
 from understudy.core.shape.partition import Partition
 from understudy.history.records import parts_of
 from understudy.runtime.gateway import delivery as module
+from understudy.runtime.gateway import journal
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
+from understudy.runtime.gateway.journal import Journal
 from understudy.runtime.payload import encode
 
 SINKS = ("one", "two")
@@ -255,6 +258,19 @@ def test_output_of_another_run_is_not_taken_for_its_own(tmp_path: Path) -> None:
     (tmp_path / "delivery" / "two.json").unlink()
     with pytest.raises(us.EnvironmentFailed, match="'two' already holds results of another run"):
         Attempt(tmp_path)
+
+
+def test_a_position_is_on_disk_with_its_name_before_copies_may_forget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[Path, int]] = []
+
+    def seen(folder: Path) -> None:
+        synced.append((folder, json.loads((folder / "one.json").read_text())["position"]))
+
+    monkeypatch.setattr(journal, "sync", seen)
+    Journal(tmp_path / "one.json").write(5, None)
+    assert synced == [(tmp_path, 5)]
 
 
 def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -79,10 +79,6 @@ class Seats:
     def with_seat(self, replica: int, seat: Seat, epoch: int, lost: str | None = None) -> Seats:
         return Seats(epoch, (*self.seats[:replica], seat, *self.seats[replica + 1 :]), lost)
 
-    def other_active(self, replica: int) -> bool:
-        """Whether a copy other than this one is ACTIVE."""
-        return any(s.status is Status.ACTIVE for r, s in enumerate(self.seats) if r != replica)
-
     @property
     def whole(self) -> bool:
         """Whether every seat is ACTIVE."""
