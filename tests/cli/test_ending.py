@@ -27,6 +27,16 @@ sys.argv = ["understudy", "status"]
 sys.exit(module.command())
 """
 
+#: A command that logs onto a full disk.
+LOGGING = """
+import logging, sys
+from understudy.cli.folders import log_into
+from understudy.runtime.settings import RunSettings
+
+log_into(RunSettings("run", "flow.py", sys.argv[1], "127.0.0.1:1"))
+logging.warning("lost")
+"""
+
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -53,3 +63,10 @@ def test_a_gateway_that_never_answers_is_reported_with_the_exit_code_for_it(tmp_
 
 def test_wrong_arguments_keep_their_exit_code() -> None:
     assert run("-m", "understudy.cli.main", "status", "--magic").returncode == 2
+
+
+def test_a_line_that_a_full_disk_does_not_take_prints_no_stack_trace(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "understudy.log").symlink_to("/dev/full")
+    ended = run("-c", LOGGING, str(tmp_path))
+    assert (ended.returncode, ended.stderr) == (0, "")

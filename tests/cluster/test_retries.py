@@ -18,7 +18,7 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.policy import policy_named
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.local import LocalRun
-from understudy.runtime.process import ready_file
+from understudy.runtime.process import failure_file, ready_file
 from understudy.runtime.settings import RunSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -71,6 +71,9 @@ def test_a_gateway_that_cannot_come_up_again_is_tried_until_it_can(
         assert f"cannot listen on {run.settings.host}:{run.settings.gateway_port}" in setback
         assert main(["status", run.settings.folder]) == EnvironmentFailed.exit_code
         assert "cannot listen" in capsys.readouterr().err
+        # As a full disk leaves it.
+        failure_file(run.settings.path, "gateway").write_text("")
+        assert "It gave no reason (exit code 3)" in run.setbacks["gateway"].text
     look_until(run, lambda: run.status() is not None)
     assert run.setbacks == {}
 
