@@ -23,6 +23,9 @@ WINDOW_US = 200_000
 SCHEMA = "src string, app string, size bigint, ts timestamp"
 APPS = np.array(["http", "ftp", "dns", "ssh", "smtp"])
 SOURCES = np.array([f"10.0.0.{n}" for n in range(20)])
+KEYS = ["end_us", "app", "src"]
+#: All rows of half an hour at once take more memory than a machine has.
+EXPECTED_AT_ONCE = 1_000_000
 
 
 def packets(seed: int, first: int, count: int) -> dict[str, Any]:
@@ -54,8 +57,19 @@ flow.sink(counts, us.Parquet(OUTPUT))
 
 def expected(origin_us: int, rows: int, seed: int = 7) -> pd.DataFrame:
     """What `counts` must say of the first rows, in windows that those rows fill."""
-    frame = pd.DataFrame(packets(seed, 0, rows))
-    times = origin_us + np.floor(np.arange(rows, dtype=np.float64) * 1e6 / ROWS_PER_S).astype(np.int64)
+    parts = [
+        _counted(origin_us, seed, first, min(EXPECTED_AT_ONCE, rows - first))
+        for first in range(0, rows, EXPECTED_AT_ONCE)
+    ]
+    # A window whose rows were worked out in two parts.
+    grouped = pd.concat(parts).groupby(KEYS, sort=True)
+    return grouped.agg({"packets": "sum", "largest": "max", "bytes": "sum"}).reset_index()
+
+
+def _counted(origin_us: int, seed: int, first: int, count: int) -> pd.DataFrame:
+    frame = pd.DataFrame(packets(seed, first, count))
+    numbers = np.arange(first, first + count, dtype=np.float64)
+    times = origin_us + np.floor(numbers * 1e6 / ROWS_PER_S).astype(np.int64)
     frame["end_us"] = (times // WINDOW_US + 1) * WINDOW_US
-    grouped = frame.groupby(["end_us", "app", "src"], sort=True)["size"]
+    grouped = frame.groupby(KEYS, sort=True)["size"]
     return grouped.agg(packets="count", largest="max", bytes="sum").reset_index()
