@@ -15,6 +15,8 @@ from understudy.core.edge.buffer import Buffer
 from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.merge import Merge
 from understudy.core.edge.outlet import Outlet
+from understudy.core.host.connections import Connections
+from understudy.core.host.edges import Edges
 from understudy.core.host.host import Host
 from understudy.core.host.places import Places
 from understudy.core.host.resident import Resident
@@ -37,6 +39,8 @@ WALKED = frozenset(
             Inlet,
             Merge,
             Outlet,
+            Connections,
+            Edges,
             Host,
             Places,
             Resident,
