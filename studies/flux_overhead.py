@@ -35,6 +35,7 @@ from harness import (
     spent_between,
     total_mb,
 )
+from understudy.core.host.limits import Limits
 from understudy.flow.policy import policy_named
 from watching import Watch, buckets_done_per_s, full, rows_in_per_s, waits_ms
 
@@ -62,8 +63,9 @@ def saturated(policy: str, arguments: argparse.Namespace) -> dict[str, Any]:
         crowd=0,
         light_compiler=arguments.light_compiler,
         heap_mb=arguments.heap,
-        input_bytes_max=arguments.buffer_mb * 2**20,
-        group_bytes_max=arguments.group_mb * 2**20,
+        limits=Limits(
+            input_bytes_max=arguments.buffer_mb * 2**20, group_bytes_max=arguments.group_mb * 2**20
+        ),
     )
     try:
         watch = Watch(run, tell=say)

@@ -1,4 +1,4 @@
-"""A controller of a flow of two levels on four nodes, and what its view shows."""
+"""Controllers of a flow of two levels on four nodes and of one partition, and what their views show."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import chain_of
 from understudy.core.view.controller import Controller
 from understudy.core.view.events import CopyCaughtUp, Decision, MemberJoined, Publish
-from understudy.core.view.view import Status, View
+from understudy.core.view.view import Seats, Status, View
 
 SHAPE = chain_of(low=4, high=4)
 NODES = ["a", "b", "c", "d"]
+#: The one partition of a `single` controller.
+F = Partition("f")
 
 
 def controller(*more: str, replicas: int = 2, isolated: bool = False, grace_ms: int = 10_000) -> Controller:
     """Four nodes hold everything; the others have come after them."""
     made = Controller(SHAPE, replicas, nodes_wanted=4, isolated=isolated, grace_ms=grace_ms)
     join(made, *NODES, *more)
+    return made
+
+
+def single(replicas: int, *more: str) -> Controller:
+    """One partition on as many nodes as it has replicas: a, b, c."""
+    made = Controller(chain_of(f=1), replicas, nodes_wanted=replicas)
+    join(made, *"abc"[:replicas], *more)
     return made
 
 
@@ -44,6 +53,10 @@ def seat_of(made: Controller, copy: Copy) -> tuple[str, Status]:
 
 def with_status(made: Controller, status: Status) -> list[Copy]:
     return [copy for copy, seat in now(made).seats.items() if seat.status is status]
+
+
+def other_active(of: Seats, replica: int) -> bool:
+    return any(seat.status is Status.ACTIVE for r, seat in enumerate(of.seats) if r != replica)
 
 
 def views(done: list[Decision]) -> list[View]:

@@ -343,7 +343,7 @@ class Hosted(Hosting):
     @property
     def standing(self) -> dict[str, int]:
         """The connections that the host goes by."""
-        return {node: serial for node, serial in self.host._up.items() if node != self.host.name}
+        return {node: serial for node, serial in self.host.connections.up.items() if node != self.host.name}
 
     def finish(self) -> None:
         self._actor.end()

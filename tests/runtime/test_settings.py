@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from understudy.core.host.limits import Limits
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.policy import POLICIES, Policy, policy_named
 from understudy.runtime.settings import RunSettings
@@ -28,7 +29,9 @@ def test_what_was_saved_is_what_is_loaded(tmp_path: Path, policy: Policy) -> Non
 
 def test_every_setting_is_carried(tmp_path: Path) -> None:
     """None of them is at its default here, so one that gets lost shows."""
-    changes: dict[str, Any] = {"crowd": 0.5, "policy": replace(POLICIES["flux"], silence_ms=700)}
+    limits = Limits(*(each.default + 1 for each in fields(Limits)))
+    policy = replace(POLICIES["flux"], silence_ms=700)
+    changes: dict[str, Any] = {"crowd": 0.5, "policy": policy, "limits": limits}
     for each in fields(RunSettings):
         default = each.default
         if isinstance(default, bool):

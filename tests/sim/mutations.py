@@ -15,6 +15,8 @@ from understudy.core.edge.merge import Merge
 from understudy.core.edge.messages import Ack, From, Pause, Paused, Reverse, Send
 from understudy.core.edge.outlet import Outlet, OutletState
 from understudy.core.host import host as host_module
+from understudy.core.host.connections import Connections
+from understudy.core.host.edges import Edges
 from understudy.core.host.host import Host
 from understudy.core.host.parcels import Attach, Cut, Dispatch, ParcelFrom, Relay
 from understudy.core.host.places import Places
@@ -303,21 +305,20 @@ def do_not_try_again(patch: Patch) -> None:
     turn = Host._turn_to
 
     def lazy(host: Host, view: Any) -> None:
-        host.__dict__["_try"] = lambda *_: None
+        host.edges.__dict__["_try"] = lambda *_: []
         try:
             turn(host, view)
         finally:
-            del host.__dict__["_try"]
+            del host.edges.__dict__["_try"]
 
     patch.setattr(Host, "_turn_to", lazy)
 
 
 def views_do_not_travel(patch: Patch) -> None:
-    def bare(host: Host, node: str, parcel: Any) -> None:
-        if node in host._up:
-            host._out.append(Dispatch(node, parcel))
+    def bare(connections: Connections, node: str, parcel: Any) -> list[Dispatch]:
+        return [Dispatch(node, parcel)] if node in connections.up else []
 
-    patch.setattr(Host, "_dispatch", bare)
+    patch.setattr(Connections, "dispatch", bare)
 
 
 def views_travel_once(patch: Patch) -> None:
@@ -325,9 +326,9 @@ def views_travel_once(patch: Patch) -> None:
     peer_up = Host._peer_up
 
     def forgetful(host: Host, node: str, serial: int) -> None:
-        views = dict(host._told_view)
+        views = dict(host.connections._told_view)
         peer_up(host, node, serial)
-        host._told_view.update(views)
+        host.connections._told_view.update(views)
         host._out[:] = [
             each for each in host._out if not (isinstance(each, Dispatch) and isinstance(each.parcel, Relay))
         ]
@@ -347,13 +348,13 @@ def forget_views_that_came_early(patch: Patch) -> None:
 
 def no_fencing(patch: Patch) -> None:
     """Edges are opened by and to whichever epoch."""
-    attach, arrived = Host._attach, Host._arrived
-
-    def open_to_all(host: Host, node: str, parcel: Attach) -> None:
-        resident = host.residents.get(parcel.to)
-        attach(host, node, replace(parcel, to_epoch=resident.epoch if resident is not None else 0))
+    arrived = Host._arrived
 
     def let_in(host: Host, node: str, parcel: Any) -> None:
+        resident = host.residents.get(parcel.to) if isinstance(parcel, Attach) else None
+        if resident is not None:
+            parcel = replace(parcel, to_epoch=resident.epoch)
+
         def sits(copy: Copy, of: str, epoch: int) -> bool:
             known = host.view is not None and copy.partition in host.view.partitions
             return Places.sits(host.places, copy, of, epoch) or (of != host.name and known)
@@ -364,7 +365,6 @@ def no_fencing(patch: Patch) -> None:
         finally:
             del host.places.__dict__["sits"]
 
-    patch.setattr(Host, "_attach", open_to_all)
     patch.setattr(Host, "_arrived", let_in)
 
 
@@ -387,8 +387,8 @@ def any_connection(patch: Patch) -> None:
     handle = Host._handle
 
     def lax(host: Host, event: Any) -> list[Any]:
-        if isinstance(event, ParcelFrom) and event.node in host._up:
-            event = replace(event, serial=host._up[event.node])
+        if isinstance(event, ParcelFrom) and event.node in host.connections.up:
+            event = replace(event, serial=host.connections.up[event.node])
         return handle(host, event)
 
     patch.setattr(Host, "_handle", lax)
@@ -396,27 +396,23 @@ def any_connection(patch: Patch) -> None:
 
 def older_connection_wins(patch: Patch) -> None:
     """A connection that was slow to arrive takes the place of the newer one."""
-    peer_up = Host._peer_up
+    refused = Connections.refused
 
-    def lax(host: Host, node: str, serial: int) -> None:
-        host._newest.pop(node, None)
-        peer_up(host, node, serial)
+    def lax(connections: Connections, node: str, serial: int) -> Cut | None:
+        connections._newest.pop(node, None)
+        return refused(connections, node, serial)
 
-    patch.setattr(Host, "_peer_up", lax)
+    patch.setattr(Connections, "refused", lax)
 
 
 def edges_outlive_their_connection(patch: Patch) -> None:
     """A connection that is replaced leaves its edges open."""
-
-    def lose(host: Host, node: str) -> None:
-        del host._up[node]
-
-    patch.setattr(Host, "_lose", lose)
+    patch.setattr(Edges, "lose", lambda *_: [])
     patch.setattr(Host, "check", lambda _: None)
 
 
 def never_suspect(patch: Patch) -> None:
-    patch.setattr(Host, "_suspect", lambda *_: None)
+    patch.setattr(Connections, "_suspicions", lambda *_: [])
 
 
 # --- the controller --------------------------------------------------------------------------------------

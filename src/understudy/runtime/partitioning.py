@@ -7,7 +7,7 @@ from functools import partial
 
 from understudy.core.bucket import BucketId
 from understudy.core.host.host import Host
-from understudy.core.host.limits import Limits, Timing
+from understudy.core.host.limits import Timing
 from understudy.core.shape.topology import Topology
 from understudy.core.view.controller import Controller
 from understudy.core.view.view import View
@@ -27,18 +27,10 @@ def host_for(
     name: str, flow: Flow, settings: RunSettings, *, delivered: Mapping[str, BucketId] | None = None
 ) -> Host:
     """The host of one process of this run. Only a gateway has delivered anything."""
-    limits = Limits(
-        input_buckets_max=settings.input_buckets_max,
-        input_bytes_max=settings.input_bytes_max,
-        output_buckets_max=settings.output_buckets_max,
-        output_bytes_max=settings.output_bytes_max,
-        group_buckets_max=settings.group_buckets_max,
-        group_bytes_max=settings.group_bytes_max,
-    )
     return Host(
         name,
         topology_for(flow, settings),
-        limits,
+        settings.limits,
         timing=Timing(absent_ms=ABSENT_SILENCES * settings.policy.silence_ms),
         delivered=delivered,
         isolated=settings.policy.isolated,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from understudy.core.host.limits import Limits
 from understudy.flow.errors import EnvironmentFailed, FlowError
@@ -35,12 +37,8 @@ class RunSettings:
     gateway_port: int = 0
     master: str = "local[2]"
     heap_mb: int = 640
-    input_buckets_max: int = Limits.input_buckets_max
-    input_bytes_max: int = Limits.input_bytes_max
-    output_buckets_max: int = Limits.output_buckets_max
-    output_bytes_max: int = Limits.output_bytes_max
-    group_buckets_max: int = Limits.group_buckets_max
-    group_bytes_max: int = Limits.group_bytes_max
+    #: How much may wait in one process. The file keeps them beside the other settings.
+    limits: Limits = field(default_factory=Limits)
     history: bool = True
     #: What all parts of one process's history may take on disk, and the size of one part.
     history_bytes_max: int = 512 * 2**20
@@ -78,8 +76,9 @@ class RunSettings:
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / FILE
         half = file.with_suffix(".half")
-        fields = {"format": FORMAT, **asdict(self), "policy": self.policy.to_json()}
-        half.write_text(json.dumps(fields, indent=2) + "\n")
+        values = {"format": FORMAT, **asdict(self), **asdict(self.limits), "policy": self.policy.to_json()}
+        del values["limits"]
+        half.write_text(json.dumps(values, indent=2) + "\n")
         half.replace(file)
 
     @classmethod
@@ -93,10 +92,15 @@ class RunSettings:
                     f"The run in {folder} was made by another version of Understudy: {file} has format "
                     f"{values.get('format', 1)}, and this version reads {FORMAT}. Use the one that made it."
                 )
-            known = {each.name for each in fields(cls)} - {"policy"}
-            given = {name: value for name, value in values.items() if name in known}
-            return cls(**given, policy=Policy.from_json(values["policy"]))
+            policy = Policy.from_json(values.pop("policy"))
+            return cls(**_of(cls, values), policy=policy, limits=Limits(**_of(Limits, values)))
         except FileNotFoundError:
             raise EnvironmentFailed(f"There is no run in {folder}: {file} is missing.") from None
         except _UNREADABLE as problem:
             raise EnvironmentFailed(f"{file} cannot be read: {problem}") from None
+
+
+def _of(kind: type[RunSettings] | type[Limits], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that this class has a field for."""
+    known = {each.name for each in fields(kind)}
+    return {name: value for name, value in values.items() if name in known}

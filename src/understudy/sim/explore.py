@@ -144,13 +144,13 @@ def _key(action: Action) -> Hashable:
 
 def _state_of(process: Process) -> Hashable:
     asks = frozenset(key for key in process.timers if isinstance(key, tuple) and key[0] == "ask")
-    host = process.host
+    connections = process.host.connections
     timers, process.timers = process.timers, {}
-    awaited, host._awaited = host._awaited, set()
+    awaited, connections.awaited = connections.awaited, set()
     try:
         return freeze(process), asks
     finally:
-        process.timers, host._awaited = timers, awaited
+        process.timers, connections.awaited = timers, awaited
 
 
 class ForkingWorld(World):

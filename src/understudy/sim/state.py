@@ -15,6 +15,8 @@ from understudy.core.edge.buffer import Buffer
 from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.merge import Merge
 from understudy.core.edge.outlet import Outlet
+from understudy.core.host.connections import Connections
+from understudy.core.host.edges import Edges
 from understudy.core.host.host import Host
 from understudy.core.host.places import Places
 from understudy.core.host.resident import Resident
@@ -37,6 +39,8 @@ WALKED = frozenset(
             Inlet,
             Merge,
             Outlet,
+            Connections,
+            Edges,
             Host,
             Places,
             Resident,
@@ -108,18 +112,26 @@ def _clone(value: Any, seen: dict[int, Any]) -> Any:
 
 def freeze(value: Any) -> Hashable:
     """Something hashable that is equal exactly if the state is."""
+    return _freeze(value, set())
+
+
+def _freeze(value: Any, seen: set[int]) -> Hashable:
     kind = type(value)
     if kind in _PLAIN:
         return value  # type: ignore[no-any-return]
     if kind is dict:
-        return frozenset((key, freeze(each)) for key, each in value.items())
+        return frozenset((key, _freeze(each, seen)) for key, each in value.items())
     if kind is set:
         return frozenset(value)
     if kind is list or kind is deque:
-        return tuple(freeze(each) for each in value)
+        return tuple(_freeze(each, seen) for each in value)
     if kind in WALKED:
+        if id(value) in seen:
+            # Parts of a host share others; one look at each is enough.
+            return ()
+        seen.add(id(value))
         left_out = FIXED | DERIVED
-        return tuple(freeze(getattr(value, name)) for name in _names(value) if name not in left_out)
+        return tuple(_freeze(getattr(value, name), seen) for name in _names(value) if name not in left_out)
     _expect_immutable(kind)
     return value  # type: ignore[no-any-return]
 

@@ -7,7 +7,8 @@ from host_kit import SOURCE, TOPOLOGY, first_view, gateway, of_kind, parcels, wo
 
 from understudy.core.bucket import NOTHING
 from understudy.core.edge.messages import Data, From
-from understudy.core.host.host import CUTS_MAX, Host
+from understudy.core.host.connections import CUTS_MAX
+from understudy.core.host.host import Host
 from understudy.core.host.limits import Timing
 from understudy.core.host.parcels import (
     Attach,

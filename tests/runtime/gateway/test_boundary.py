@@ -15,6 +15,7 @@ import pytest
 import understudy as us
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.edge.messages import Ack, Data, Message, Reverse
+from understudy.core.host.limits import Limits
 from understudy.core.host.parcels import Attach, Here, Parcel, ParcelFrom, PeerUp, Say, ViewSeen, Welcome
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import Report
@@ -99,7 +100,7 @@ class Gateway:
             policy=chosen,
             nodes=2,
             history=False,
-            **limits,  # type: ignore[arg-type]
+            limits=Limits(**limits),
         )
         self.around = Around()
         self.failures: list[BaseException] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.core.host.host import CUTS_MAX
+from understudy.core.host.connections import CUTS_MAX
 from understudy.core.host.limits import Timing
 from understudy.flow.policy import POLICIES
 from understudy.runtime.transport.breaches import KEPT_OUT_FIRST, KEPT_OUT_MAX, PARDONED, Breaches

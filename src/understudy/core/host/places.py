@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from understudy.core.errors import require
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import Topology
+from understudy.core.view.changes import changes
 from understudy.core.view.view import Status, View
 
 GATEWAY = "gateway"
@@ -19,6 +21,13 @@ class Places:
     topology: Topology
     isolated: bool = False
     view: View | None = None
+
+    def expect_follows(self, view: View) -> None:
+        """Raise `BrokenInvariant` unless this view is of this flow and can come after the newest one."""
+        known = set(self.topology.partitions)
+        require(view.partitions.keys() == known, f"view {view.epoch} has other partitions than this flow")
+        for partition, seats in self.view.partitions.items() if self.view is not None else ():
+            changes(seats, view.partitions[partition])
 
     def node_of(self, copy: Copy) -> str | None:
         """The process that a copy lives on; None if it does not."""
@@ -50,6 +59,11 @@ class Places:
         seats = self.view.partitions[partition].seats
         waits = any(seat.status is Status.STDBY for seat in seats)
         return [seat.node for seat in seats if seat.alive] if waits else []
+
+    def lenders(self, partition: Partition) -> dict[Copy, str]:
+        """The active copies of a partition, each with its node: they can lend their state."""
+        seats = () if self.view is None else self.view.partitions[partition].seats
+        return {Copy(partition, r): s.node for r, s in enumerate(seats) if s.status is Status.ACTIVE}
 
     def statuses(self, partitions: Iterable[Partition], of: Copy) -> dict[Partition, dict[int, Status]]:
         """The copies of neighbouring partitions that a copy talks to, with their status."""

@@ -41,6 +41,18 @@ class Resident:
         inlets = {} if self.machine.below is None else self.machine.below.inlets
         return (Copy(partition, replica) for partition, inlet in inlets.items() for replica in inlet.status)
 
+    @property
+    def consumers(self) -> Iterator[Copy]:
+        outlets = {} if self.machine.above is None else self.machine.above.outlets
+        return (
+            Copy(partition, replica) for partition, outlet in outlets.items() for replica in outlet.status
+        )
+
+    @property
+    def neighbours(self) -> Iterator[Copy]:
+        ends = self.machine.ends.items()
+        return (Copy(partition, replica) for partition, end in ends for replica in end.status)
+
     def taken_from(self, producer: Copy) -> BucketId:
         """Through which number this copy has taken a producer's output."""
         assert self.machine.below is not None

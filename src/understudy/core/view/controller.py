@@ -24,10 +24,9 @@ one partition's seats one after the other.
 *Which node is chosen.* The node that an operator wants there; else the one with the fewest copies. A node
 that held the seat last, or that was suspected and has not left yet, is chosen only if there is no other.
 
-*Wishes* of an operator are stored in the view. A wish costs no seat until its turn has come: a copy that is
-to leave is declared dead, for its seat alone, only when no level is catching up and all seats of its
-partition are ACTIVE. Then it takes the same path as after a failure. Wishes end when they are fulfilled, or
-when they have become impossible: the node left, is drained, holds another copy, or could not catch up.
+*Wishes* of an operator (`core.view.wishes`) cost no seat until their turn has come: a copy that is to leave
+is declared dead, for its seat alone, only when no level is catching up and all seats of its partition are
+ACTIVE. Then it takes the same path as after a failure.
 
 *Isolated replicas* (the paper's cluster pairs, section 4.2) are the baseline: one dead copy makes all
 copies of its replica useless, since nothing coordinates what they say to each other. They die in one view,
@@ -65,6 +64,13 @@ from understudy.core.view.events import (
     Undrain,
 )
 from understudy.core.view.view import Seat, Seats, Status, View
+from understudy.core.view.wishes import (
+    eligible,
+    possible,
+    why_not_drain,
+    why_not_move,
+    why_not_undrain,
+)
 
 GRACE_MS = 10_000
 
@@ -261,64 +267,27 @@ class Controller(Machine[ControllerEvent, Decision]):
         if self.view is not None and self.view.wanted.get(copy) == node:
             # The operator repeats a wish.
             return []
-        why = self._why_not(copy, node)
+        why = why_not_move(self.view, self.members_in_order, copy, node, isolated=self.isolated)
+        if why is None and not self._replaceable(copy):
+            why = f"no other copy of {copy.partition} is active: one must be before this one can move"
         if why is not None:
             return [Declined(why)]
         return [self._publish({}, wanted={**self._current.wanted, copy: node})]
 
-    def _why_not(self, copy: Copy, node: str) -> str | None:
-        if self.view is None or copy.partition not in self.view.partitions:
-            return f"there is no partition {copy.partition}"
-        if copy.replica >= self.replicas:
-            return f"{copy.partition} has {self.replicas} replicas, counted from 0"
-        if (why := self._no_changes()) is not None or (why := self._no_member(node)) is not None:
-            return why
-        seats = self.view.partitions[copy.partition].seats
-        if node in self.view.drained:
-            return f"{node} is being drained"
-        if seats[copy.replica].alive and seats[copy.replica].node == node:
-            return f"{copy} sits on {node} already"
-        for replica, seat in enumerate(seats):
-            if replica == copy.replica:
-                continue
-            if seat.alive and seat.node == node:
-                return f"{node} holds another copy of {copy.partition}; losing it would lose them both"
-            if self.view.wanted.get(Copy(copy.partition, replica)) == node:
-                return f"{node} is to get another copy of {copy.partition}"
-        if not self._replaceable(copy):
-            return f"no other copy of {copy.partition} is active: one must be before this one can move"
-        return None
-
-    def _no_changes(self) -> str | None:
-        """Why nothing can be moved at all, if so."""
-        if self.isolated:
-            return "with isolated replicas no copy can be moved"
-        if self.view is not None and self.view.lost is not None:
-            return f"the flow is lost: {self.view.lost}"
-        return None
-
-    def _no_member(self, node: str) -> str | None:
-        if node in self.members:
-            return None
-        return f"{node} is not a member; members are {', '.join(sorted(self.members)) or 'none'}"
-
     def _drain(self, node: str) -> list[Decision]:
-        if self.view is None:
-            return [Declined("the flow has not begun yet")]
-        if node in self.view.drained:
+        if self.view is not None and node in self.view.drained:
             # The operator repeats a wish.
             return []
-        if (why := self._no_changes()) is not None or (why := self._no_member(node)) is not None:
+        why = why_not_drain(self.view, self.members_in_order, node, isolated=self.isolated)
+        if why is not None:
             return [Declined(why)]
-        for copy in self.view.copies_on(node):
-            if not self.eligible(copy):
-                return [Declined(f"no other node can take {copy}; add one first")]
-        return [self._publish({}, drained=self.view.drained | {node})]
+        return [self._publish({}, drained=self._current.drained | {node})]
 
     def _undrain(self, node: str) -> list[Decision]:
-        if self.view is None or node not in self.view.drained:
-            return [Declined(f"{node} is not being drained")]
-        return [self._publish({}, drained=self.view.drained - {node})]
+        why = why_not_undrain(self.view, node)
+        if why is not None:
+            return [Declined(why)]
+        return [self._publish({}, drained=self._current.drained - {node})]
 
     # --- views -------------------------------------------------------------------------------------------
 
@@ -343,12 +312,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         partitions = {**before.partitions, **changed}
         drained = before.drained if drained is None else drained
         wanted = before.wanted if wanted is None else wanted
-        possible = {
-            copy: node
-            for copy, node in wanted.items()
-            if node not in drained and _is_open(partitions[copy.partition], copy.replica, node)
-        }
-        self.view = View(self._next_epoch, partitions, drained, possible)
+        self.view = View(self._next_epoch, partitions, drained, possible(wanted, partitions, drained))
         return Publish(self.view)
 
     def _seat_of(self, copy: Copy, epoch: int) -> Seat | None:
@@ -415,16 +379,14 @@ class Controller(Machine[ControllerEvent, Decision]):
             to = view.wanted.get(copy)
             if (seat.node not in view.drained and to is None) or not self._replaceable(copy):
                 continue
-            eligible = self.eligible(copy)
-            if (seat.node in view.drained and eligible) or to in eligible:
+            takers = self.eligible(copy)
+            if (seat.node in view.drained and takers) or to in takers:
                 emptied[copy.partition] = self._with(copy, replace(seat, status=Status.DEAD))
         return emptied
 
     def eligible(self, copy: Copy) -> list[str]:
         """The nodes that could take the seat from its holder, in joining order."""
-        view = self._current
-        taken = {seat.node for seat in view.partitions[copy.partition].seats if seat.alive}
-        return [node for node in self.members_in_order if node not in view.drained and node not in taken]
+        return eligible(self._current, self.members_in_order, copy)
 
     def check(self) -> None:
         both = self._missed & self.members.keys()
@@ -435,11 +397,3 @@ class Controller(Machine[ControllerEvent, Decision]):
 
 def _in_order(members: Mapping[str, int]) -> list[str]:
     return sorted(members, key=lambda node: (members[node], node))
-
-
-def _is_open(seats: Seats, replica: int, node: str) -> bool:
-    """Whether a copy can still be wished onto that node: it is not active there, nor is another one."""
-    seat = seats.seats[replica]
-    there = seat.node == node and seat.status is Status.ACTIVE
-    others = any(s.alive and s.node == node for r, s in enumerate(seats.seats) if r != replica)
-    return seats.lost is None and not there and not others
