@@ -40,8 +40,7 @@ def holders(world: World, view: View, partition: Partition) -> dict[Copy, str]:
         worker = process.workers.get(copy) if process is not None else None
         if worker is not None and worker.epoch == seat.epoch:
             assert process is not None
-            resident = process.host.residents.get(copy)
-            if worker.fetched is not None or (resident is not None and resident.begun):
+            if process.has_state(copy):
                 found[copy] = seat.node
     return found
 
