@@ -120,9 +120,6 @@ class World:
         self.calls = {ends: serial for ends, serial in self.calls.items() if ends[0] != name}
         self.check_kept()
 
-    def process(self, name: str) -> Process:
-        return self.processes[name]
-
     # --- connections -------------------------------------------------------------------------------------
 
     def sever(self, serial: int) -> None:
