@@ -59,7 +59,7 @@ from understudy.core.view.view import View
 from understudy.runtime.mesh import RecentViews
 from understudy.runtime.transport.parcels import frames_of
 from understudy.sim.costs import Costs, Counts, EvenFlow, Sized, TimedWorld
-from understudy.sim.world import Setup
+from understudy.sim.setup import Setup
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from process_kit import runs
 from understudy.cli.main import main
 from understudy.core.shape.partition import Partition
 from understudy.core.view.view import Seat, Seats, Status, View
@@ -64,17 +65,9 @@ def _started(arguments: list[str]) -> Iterator[psutil.Process]:
 
 def _gone(processes: list[psutil.Process]) -> bool:
     deadline = time.monotonic() + 5
-    while any(map(_runs, processes)) and time.monotonic() < deadline:
+    while any(map(runs, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return not any(map(_runs, processes))
-
-
-def _runs(process: psutil.Process) -> bool:
-    # The parent stays as a zombie until its test reaps it.
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    return not any(map(runs, processes))
 
 
 def _seated(*nodes: str) -> View:

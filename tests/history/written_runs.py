@@ -217,6 +217,11 @@ def verdict_on(run: Run, folder: Path) -> Verdict:
     return judge(folder / f"{process}.jsonl" for process in run)
 
 
+def judged(folder: Path) -> Verdict:
+    """The verdict on the histories in a folder."""
+    return judge(sorted(folder.glob("*.jsonl")))
+
+
 def invariants_of(verdict: Verdict) -> set[str]:
     return {finding.invariant for finding in verdict.findings}
 

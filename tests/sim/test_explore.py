@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import mutations as m
 import pytest
+from mutations import edges, hosts
 
 from understudy.sim.checkers import Violation
 from understudy.sim.explore import Bounds, explore
+from understudy.sim.setup import Setup
 from understudy.sim.shapes import small
 from understudy.sim.state import clone, freeze
-from understudy.sim.world import Setup
 
 
 def replicas(count: int, buckets: int) -> Setup:
@@ -72,7 +72,7 @@ def test_quiet_steps_commute_with_every_other_step() -> None:
 
 
 def test_a_violation_tells_the_path_that_leads_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    m.drop_when_sent(monkeypatch)
+    edges.drop_when_sent(monkeypatch)
     with pytest.raises(Violation, match="the path") as caught:
         explore(Bounds(replicas(2, 2)))
     assert "feed source" in caught.value.what
@@ -81,12 +81,12 @@ def test_a_violation_tells_the_path_that_leads_to_it(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("mutation", "bounds", "invariants"),
     [
-        (m.ack_on_receipt, Bounds(replicas(2, 2)), {"state-exact"}),
-        (m.drop_on_first_ack, Bounds(replicas(2, 2)), {"kept"}),
-        (m.reserve_nothing, Bounds(replicas(2, 1), spares=1, kills=1), {"kept"}),
-        (m.keep_the_lost_sender, Bounds(replicas(2, 1), kills=1), {"converged"}),
-        (m.do_not_try_again, Bounds(replicas(2, 1), crashes=1), {"converged"}),
-        (m.drop_when_sent, Bounds(quartet(2)), {"kept"}),
+        (edges.ack_on_receipt, Bounds(replicas(2, 2)), {"state-exact"}),
+        (edges.drop_on_first_ack, Bounds(replicas(2, 2)), {"kept"}),
+        (edges.reserve_nothing, Bounds(replicas(2, 1), spares=1, kills=1), {"kept"}),
+        (edges.keep_the_lost_sender, Bounds(replicas(2, 1), kills=1), {"converged"}),
+        (hosts.do_not_try_again, Bounds(replicas(2, 1), crashes=1), {"converged"}),
+        (edges.drop_when_sent, Bounds(quartet(2)), {"kept"}),
     ],
 )
 def test_exploration_finds_a_known_mistake(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import mutations as m
 import pytest
+from mutations import controllers, edges, hosts, replicas
 
 from understudy.sim.checkers import Violation
 from understudy.sim.schedules import run_seed
@@ -18,33 +18,33 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 
 #: Breaks that every policy must notice, and by what.
 EVERYWHERE: dict[Mutation, set[str]] = {
-    m.ack_on_receipt: {"state-exact"},
-    m.ack_ahead_of_engine: {"state-exact"},
-    m.drop_when_sent: {"kept"},
-    m.sink_acks_before_it_wrote: {"state-exact"},
-    m.do_not_try_again: {"converged"},
-    m.rewind_too_little: {"loss-free", "input-loss-free", "input-contents"},
-    m.merge_without_waiting: {"kept", "contents", "input-contents", "input-loss-free"},
+    edges.ack_on_receipt: {"state-exact"},
+    edges.ack_ahead_of_engine: {"state-exact"},
+    edges.drop_when_sent: {"kept"},
+    edges.sink_acks_before_it_wrote: {"state-exact"},
+    hosts.do_not_try_again: {"converged"},
+    edges.rewind_too_little: {"loss-free", "input-loss-free", "input-contents"},
+    edges.merge_without_waiting: {"kept", "contents", "input-contents", "input-loss-free"},
 }
 POLICIES = [("none", None), ("pair", None), ("pair", 3), ("flux", None), ("cluster", None)]
 #: Breaks of replicas, and of a state's movement.
 REPLICATED: dict[Mutation, set[str]] = {
-    m.drop_on_first_ack: {"kept", "sound"},
-    m.move_without_outlets: {"state-exact"},
-    m.reverse_as_acknowledgement: {"kept", "sound"},
+    edges.drop_on_first_ack: {"kept", "sound"},
+    edges.move_without_outlets: {"state-exact"},
+    edges.reverse_as_acknowledgement: {"kept", "sound"},
 }
 PAIR: dict[Mutation, set[str]] = {
-    m.bury_the_last_at_once: {"view-safe"},
-    m.bury_the_last_on_suspicion: {"view-safe"},
-    m.edges_outlive_their_connection: {"converged", "loss-free"},
-    m.forget_the_log: {"converged", "input-loss-free"},
-    m.ignore_reverse: {"sound", "loss-free"},
-    m.keep_snapshots: {"converged"},
-    m.keep_the_lost_sender: {"converged"},
-    m.never_seat: {"converged"},
-    m.no_fencing: {"sound", "converged"},
-    m.views_do_not_travel: {"converged"},
-    m.views_travel_once: {"converged"},
+    controllers.bury_the_last_at_once: {"view-safe"},
+    controllers.bury_the_last_on_suspicion: {"view-safe"},
+    hosts.edges_outlive_their_connection: {"converged", "loss-free"},
+    hosts.forget_the_log: {"converged", "input-loss-free"},
+    edges.ignore_reverse: {"sound", "loss-free"},
+    replicas.keep_snapshots: {"converged"},
+    edges.keep_the_lost_sender: {"converged"},
+    controllers.never_seat: {"converged"},
+    hosts.no_fencing: {"sound", "converged"},
+    hosts.views_do_not_travel: {"converged"},
+    hosts.views_travel_once: {"converged"},
 }
 CASES = [
     *((policy, r, mutation, by) for policy, r in POLICIES for mutation, by in EVERYWHERE.items()),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-import mutations as m
 import pytest
+from mutations import edges, hosts
 
 from understudy.core.host.limits import Limits
 from understudy.core.host.places import GATEWAY
@@ -31,8 +31,9 @@ from understudy.sim.scenario import (
     until,
     wait,
 )
+from understudy.sim.setup import Setup
 from understudy.sim.shapes import flow_of, small
-from understudy.sim.world import Setup, World
+from understudy.sim.world import World
 
 #: Each seed makes another order of what a scenario leaves open.
 SEEDS = range(10)
@@ -158,7 +159,7 @@ def test_the_state_of_a_slow_copy_that_has_died_is_enough() -> None:
 def test_without_the_order_of_changes_what_a_newcomer_needs_would_be_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    m.failures_first(monkeypatch)
+    hosts.failures_first(monkeypatch)
     assert caught(SLOW_LENDER, one_segment(3)) == "kept"
 
 
@@ -227,8 +228,8 @@ RESERVED: list[Act] = [
 @pytest.mark.parametrize(
     ("mutation", "acts", "invariant"),
     [
-        (m.reserve_nothing, RESERVED, "kept"),
-        (m.await_pauses_of_the_old_connection, BACK_AND_FORTH, "converged"),
+        (edges.reserve_nothing, RESERVED, "kept"),
+        (edges.await_pauses_of_the_old_connection, BACK_AND_FORTH, "converged"),
     ],
 )
 def test_a_break_is_caught(

@@ -7,7 +7,7 @@ from understudy.core.host.parcels import Parcel, Say
 from understudy.core.shape.topology import chain_of
 from understudy.core.view.view import View
 from understudy.sim.costs import Counts, EvenFlow, Sized, TimedWorld
-from understudy.sim.world import Setup
+from understudy.sim.setup import Setup
 
 BUCKET_BYTES = 1_000
 SECOND_US = 1_000_000.0

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from understudy.sim.checkers import Violation
-from understudy.sim.faults import may_fire
 from understudy.sim.invariants import check_converged
+from understudy.sim.survival import may_fire
 from understudy.sim.world import Choice, World
 
 #: A world that takes more steps never comes to rest.

@@ -23,10 +23,12 @@ from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Partition
 from understudy.core.shape.topology import Topology
 from understudy.core.view.view import Status, View
+from understudy.sim.connections import Connection, Down, Up, calls
 from understudy.sim.engine import Dealing, Rows, Shares, SimEngine
 from understudy.sim.flow import Flow
 from understudy.sim.process import Action, Process
-from understudy.sim.world import Choice, Connection, Down, Setup, Up, World, calls
+from understudy.sim.setup import Setup
+from understudy.sim.world import Choice, World
 
 BUCKETS_MAX = 10_000
 #: How many frames a parcel is, their heads together, and their bodies together, in bytes.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.bucket import BucketId
 from understudy.core.edge.outlet import Outlet
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
@@ -40,8 +40,7 @@ def holders(world: World, view: View, partition: Partition) -> dict[Copy, str]:
         worker = process.workers.get(copy) if process is not None else None
         if worker is not None and worker.epoch == seat.epoch:
             assert process is not None
-            resident = process.host.residents.get(copy)
-            if worker.fetched is not None or (resident is not None and resident.begun):
+            if process.has_state(copy):
                 found[copy] = seat.node
     return found
 
@@ -179,6 +178,3 @@ def _check_process(world: World, process: Process) -> None:
 
 def _converged(condition: bool, what: str) -> None:
     demand(condition, "converged", what)
-
-
-__all__ = ["NOTHING", "check_converged", "check_kept", "check_view", "holders", "seats_of"]

@@ -20,7 +20,7 @@ The gateway's `Disk` outlives it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.driver import Driver
@@ -52,9 +52,9 @@ from understudy.core.shape.partition import Copy, Partition
 from understudy.core.timers import TimerFired
 from understudy.core.view.events import Report
 from understudy.sim.checkers import Violation, demand
-from understudy.sim.engine import SimEngine, Snapshot
 from understudy.sim.flow import Flow
 from understudy.sim.observing import Observer
+from understudy.sim.worker import Kept, SimWorker
 
 Action = tuple[Hashable, ...]
 
@@ -82,36 +82,6 @@ class Reported:
 
 
 Effect = Sent | CutOff | Reported
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A snapshot that is kept for a standby."""
-
-    state: CopyState
-    engine: Snapshot
-
-
-@dataclass(eq=False, slots=True)
-class SimWorker:
-    """A copy's engine in its seat, or a sink's writer, and what it has to do."""
-
-    copy: Copy
-    epoch: int
-    engine: SimEngine | None = None
-    starting: bool = False
-    group: tuple[Bucket, ...] = ()
-    produced: bool = False
-    #: Everything through this number was given to the engine, and acknowledged by the copy.
-    given: BucketId = NOTHING
-    acked: BucketId = NOTHING
-    snapping: int | None = None
-    taken: dict[int, Snapshot] = field(default_factory=dict)
-    lent: dict[int, Kept] = field(default_factory=dict)
-    fetching: FetchState | None = None
-    fetched: Kept | None = None
-    #: The fetch makes no progress and never will.
-    hangs: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -166,6 +136,12 @@ class Process:
     @property
     def view_epoch(self) -> int:
         return self.host.view.epoch if self.host.view is not None else 0
+
+    def has_state(self, copy: Copy) -> bool:
+        """Whether this copy's state is here: in its engine, or fetched and not installed yet."""
+        worker, resident = self.workers.get(copy), self.host.residents.get(copy)
+        fetched = worker is not None and worker.fetched is not None
+        return fetched or (resident is not None and resident.begun)
 
     # --- the one way in ----------------------------------------------------------------------------------
 

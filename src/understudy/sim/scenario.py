@@ -21,7 +21,8 @@ from understudy.core.view.view import Status
 from understudy.sim.checkers import Violation, checkers
 from understudy.sim.clock import STEPS_MAX, converge, let_time_pass
 from understudy.sim.faults import heal
-from understudy.sim.world import Choice, Setup, World
+from understudy.sim.setup import Setup
+from understudy.sim.world import Choice, World
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from time import perf_counter
 
 from understudy.sim.checkers import Violation, checkers
 from understudy.sim.clock import STEPS_MAX, asks, converge
-from understudy.sim.faults import FAULTS, RECOVERIES, Fault, heal, may_fire, moving
+from understudy.sim.faults import FAULTS, RECOVERIES, Fault, heal, moving
 from understudy.sim.observing import Observer
 from understudy.sim.shapes import Shape, shape_of
+from understudy.sim.survival import may_fire
 from understudy.sim.world import Choice, World
 
 FAULTS_MAX = 16

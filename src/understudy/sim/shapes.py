@@ -9,7 +9,7 @@ from understudy.core.bucket import Bucket
 from understudy.core.host.limits import Limits
 from understudy.core.shape.topology import Topology, chain_of
 from understudy.sim.flow import Flow
-from understudy.sim.world import Setup
+from understudy.sim.setup import Setup
 
 BUCKETS_MAX = 24
 POLICIES = ("none", "pair", "flux", "cluster")

@@ -26,8 +26,9 @@ from understudy.core.replica.producer import Producer
 from understudy.core.replica.replica import Replica
 from understudy.core.view.controller import Controller
 from understudy.sim.engine import SimEngine
-from understudy.sim.process import Disk, Process, SimWorker
+from understudy.sim.process import Disk, Process
 from understudy.sim.store import Leader, Store
+from understudy.sim.worker import SimWorker
 
 T = TypeVar("T")
 

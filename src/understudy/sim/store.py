@@ -9,7 +9,7 @@ until the views that reflect it are stored, so the next leader reads it again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from understudy.core.errors import BrokenInvariant, PeerError
@@ -17,7 +17,6 @@ from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.controller import Controller
 from understudy.core.view.events import (
     ControllerEvent,
-    CopySuspected,
     Declined,
     MemberJoined,
     MembersLeft,
@@ -74,11 +73,6 @@ class Store:
 
     def put_report(self, by: str, report: Report) -> None:
         self.reports.setdefault(by, deque()).append(report)
-
-    def suspects(self) -> Iterator[CopySuspected]:
-        """The suspicions that no stored view reflects yet."""
-        for queue in self.reports.values():
-            yield from (report for report in queue if isinstance(report, CopySuspected))
 
     # --- what the leader can do next ---------------------------------------------------------------------
 

@@ -18,105 +18,29 @@ numbers nor counts time: a random schedule, an exploration and a clock differ on
     ("restart",)                 the gateway starts again
     ("timer", node, key), ("grace", key)
                                  a timer of a process, or of the leader, fires
-
-A connection has two queues, which keep their order. When it breaks, a first part of each queue still
-arrives, then each end notices, and only then does its caller make the next one; the two may overlap at the
-other end. Of two processes a fixed one calls, as in the mesh: a node calls the gateway, and of two nodes the
-one with the greater name calls.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field, replace
 
-from understudy.core.errors import require
-from understudy.core.host.host import Host
-from understudy.core.host.limits import Limits, Timing
-from understudy.core.host.parcels import Parcel, ParcelFrom, PeerDown, PeerUp, ViewSeen
+from understudy.core.host.parcels import ParcelFrom, PeerDown, PeerUp, ViewSeen
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy
-from understudy.core.view.controller import Controller
 from understudy.core.view.events import Report
 from understudy.core.view.view import Status, View
 from understudy.sim.checkers import Violation
-from understudy.sim.flow import Flow
+from understudy.sim.connections import Connection, Down, Up, calls
 from understudy.sim.invariants import check_kept, check_view
 from understudy.sim.observing import Observer
-from understudy.sim.process import Action, CutOff, Disk, Effect, Kept, Process, Reported, Sent
+from understudy.sim.process import Action, CutOff, Disk, Effect, Process, Reported, Sent
+from understudy.sim.setup import Setup
 from understudy.sim.store import Store
+from understudy.sim.worker import Kept
 
 Choice = tuple[Hashable, ...]
 STORY_CHOICES = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Up:
-    """The connection stands, as far as this end knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Down:
-    """The connection is gone, and nothing more comes over it."""
-
-
-Item = Up | Down | Parcel
-UP, DOWN = Up(), Down()
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """A connection with the items on their way to each end. One that is not open takes nothing more."""
-
-    serial: int
-    caller: str
-    callee: str
-    to_caller: tuple[Item, ...] = (UP,)
-    to_callee: tuple[Item, ...] = (UP,)
-    open: bool = True
-
-    def queue(self, to: str) -> tuple[Item, ...]:
-        return self.to_caller if to == self.caller else self.to_callee
-
-    def with_queue(self, to: str, queue: tuple[Item, ...]) -> Connection:
-        return replace(self, to_caller=queue) if to == self.caller else replace(self, to_callee=queue)
-
-    def other(self, end: str) -> str:
-        return self.callee if end == self.caller else self.caller
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The fixed facts of one world. Limits are small, so that they are met often."""
-
-    flow: Flow
-    replicas: int
-    nodes: int
-    isolated: bool = False
-    layout: tuple[tuple[Copy, str], ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    timing: Timing = field(default_factory=Timing)
-
-    def host(self, name: str, delivered: dict[str, int] | None = None) -> Host:
-        return Host(
-            name,
-            self.flow.topology,
-            self.limits,
-            timing=self.timing,
-            delivered=delivered,
-            isolated=self.isolated,
-        )
-
-    def controller(self, view: View | None) -> Controller:
-        return Controller(
-            self.flow.topology,
-            self.replicas,
-            self.nodes,
-            view,
-            layout=dict(self.layout) or None,
-            isolated=self.isolated,
-        )
 
 
 class World:
@@ -196,9 +120,6 @@ class World:
         self.calls = {ends: serial for ends, serial in self.calls.items() if ends[0] != name}
         self.check_kept()
 
-    def process(self, name: str) -> Process:
-        return self.processes[name]
-
     # --- connections -------------------------------------------------------------------------------------
 
     def sever(self, serial: int) -> None:
@@ -208,12 +129,7 @@ class World:
     def _close(self, serial: int, gone: str | None = None) -> None:
         connection = self.connections[serial]
         if connection.open:
-            ends = (connection.caller, connection.callee)
-            for end in ends:
-                queue = connection.queue(end)
-                kept = queue[: self.keep(len(queue))]
-                connection = connection.with_queue(end, (*kept, DOWN))
-            connection = replace(connection, open=False)
+            connection = connection.broken(self.keep)
         if gone is not None:
             connection = connection.with_queue(gone, ())
         self._put_connection(connection)
@@ -465,9 +381,3 @@ def _activated(before: View | None, after: View) -> int:
         for copy, seat in after.seats.items()
         if copy in old
     )
-
-
-def calls(one: str, other: str) -> bool:
-    """Whether this one of two processes makes their connection."""
-    require(one != other, f"{one} would call itself")
-    return one != GATEWAY and (other == GATEWAY or one > other)

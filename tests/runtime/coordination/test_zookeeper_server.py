@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from process_kit import runs
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import HOST, WRAPPER, ZooKeeperServer
@@ -87,15 +88,7 @@ def test_it_ends_with_its_owner(tmp_path: Path, end: signal.Signals, eventually:
     owner.send_signal(end)
     owner.wait()
     owner.stdout.close()
-    eventually(lambda: not _runs(java))
-
-
-def _runs(process: psutil.Process) -> bool:
-    # An orphan may stay in the process table until it is reaped, but then it runs no more.
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    eventually(lambda: not runs(java))
 
 
 def test_java_ends_although_its_owner_is_killed_before_it_could_hear_of_it(tmp_path: Path) -> None:

@@ -45,6 +45,14 @@ def filled(folder: Path, commits: int = 3) -> Path:
     return folder / "00000001.wal"
 
 
+def roll_on(log: Log, segments: int) -> None:
+    """Put one push into each of so many segments; the next one begins with the last one's number as state."""
+    for number in range(1, segments + 1):
+        log.append(push(number))
+        log.commit()
+        log.roll(Record(RecordKind.STATE, {"state": number}))
+
+
 def test_what_was_committed_is_read_again(tmp_path: Path) -> None:
     filled(tmp_path)
     log, records = opened(tmp_path)
@@ -105,10 +113,7 @@ def test_damage_in_the_middle_names_file_and_offset(tmp_path: Path, where: str) 
 
 def test_segments_follow_each_other_and_old_ones_go(tmp_path: Path) -> None:
     log, _ = opened(tmp_path)
-    for number in range(1, 4):
-        log.append(push(number))
-        log.commit()
-        log.roll(Record(RecordKind.STATE, {"state": number}))
+    roll_on(log, 3)
     assert log.segments == [1, 2, 3, 4]
     log.drop_through(2)
     log.drop_through(0)
@@ -131,10 +136,7 @@ def test_a_crash_while_a_segment_begins_leaves_the_last_one_in_charge(tmp_path: 
 
 def test_a_missing_or_cut_segment_in_the_middle_is_damage(tmp_path: Path) -> None:
     log, _ = opened(tmp_path)
-    for number in range(1, 3):
-        log.append(push(number))
-        log.commit()
-        log.roll(Record(RecordKind.STATE, {"state": number}))
+    roll_on(log, 2)
     log.close()
     middle = tmp_path / "00000002.wal"
     whole = middle.read_bytes()

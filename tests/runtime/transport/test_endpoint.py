@@ -177,6 +177,15 @@ def test_a_killed_peer_is_noticed_at_once_and_a_stopped_one_by_its_silence(serve
             process.wait()
 
 
+def call(endpoint: Endpoint, purpose: str = "talk") -> None:
+    """Open a channel over which nothing is sent and nothing is heard."""
+
+    def ignore(_: object) -> None:
+        pass
+
+    connect(endpoint.address, purpose, {}, on_open=ignore, on_frame=ignore, on_closed=ignore)
+
+
 @pytest.mark.parametrize(
     ("refusal", "raised"), [(Fenced("seat 3 is gone"), Fenced), (NotYet("wait"), ConnectionError)]
 )
@@ -185,28 +194,14 @@ def test_a_caller_that_is_not_let_in_gets_the_reason(
 ) -> None:
     server.refuse = refusal
     with pytest.raises(raised, match=str(refusal)):
-        connect(
-            server.endpoint.address,
-            "talk",
-            {},
-            on_open=lambda c: None,
-            on_frame=lambda f: None,
-            on_closed=lambda r: None,
-        )
+        call(server.endpoint)
 
 
 def test_who_comes_before_the_server_is_ready_is_asked_to_try_again() -> None:
     starting = Endpoint()
     try:
         with pytest.raises(ConnectionError, match="still starting"):
-            connect(
-                starting.address,
-                "talk",
-                {},
-                on_open=lambda c: None,
-                on_frame=lambda f: None,
-                on_closed=lambda r: None,
-            )
+            call(starting)
     finally:
         starting.end()
 
@@ -222,14 +217,7 @@ def refusal_of(server: Server, command: bytes) -> str:
 
 def test_an_unknown_purpose_and_a_stranger_are_refused(server: Server) -> None:
     with pytest.raises(Refused, match="nothing here answers to 'dance'"):
-        connect(
-            server.endpoint.address,
-            "dance",
-            {},
-            on_open=lambda c: None,
-            on_frame=lambda f: None,
-            on_closed=lambda r: None,
-        )
+        call(server.endpoint, "dance")
     assert "not JSON" in refusal_of(server, b"hello there")
 
 
