@@ -67,7 +67,7 @@ FIXED = frozenset(
 #: What only records the past, or is derived from the rest: copied, and no part of its state.
 DERIVED = frozenset(
     {
-        *("_story", "events_handled", "_out", "dropped", "number", "declined", "refused", "driver"),
+        *("_story", "events_handled", "_out", "dropped", "number", "driver"),
         "fresh_timers",
     }
 )

@@ -51,8 +51,6 @@ class Store:
     members: dict[str, int] = field(default_factory=dict)
     joined: int = 0
     reports: dict[str, deque[Report]] = field(default_factory=dict)
-    declined: int = 0
-    refused: int = 0
 
     @classmethod
     def begin(cls, make_controller: MakeController) -> Store:
@@ -129,7 +127,7 @@ class Store:
                 case SetTimer(key, delay_ms):
                     leader.timers[key] = delay_ms
                 case Declined():
-                    self.declined += 1
+                    pass
 
     def publish(self) -> View:
         """The leader's next view is stored."""
@@ -140,7 +138,6 @@ class Store:
 
     def change_leader(self) -> None:
         """Another leader takes over from what is stored. What the former has not stored yet is refused."""
-        self.refused += len(self.leader.publishing)
         self.leader = Leader(self.make_controller(self.view))
 
     def _done_with_report(self) -> None:

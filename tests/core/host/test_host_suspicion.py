@@ -17,6 +17,7 @@ from understudy.core.host.parcels import (
     ParcelFrom,
     PeerDown,
     PeerUp,
+    Relay,
     Say,
     Tell,
     ViewSeen,
@@ -92,6 +93,15 @@ def test_a_peer_that_breaks_the_protocol_is_cut_off_and_suspected_when_it_does_s
         cut, *rest = host.handle(ParcelFrom("b", time + 1, data))
         assert cut == Cut("b", time + 1, f"an outlet does not take {From(1, data.message)}", breach=True)
         assert rest == ([SUSPECTED] if time % CUTS_MAX == 0 else [])
+
+
+def test_a_peer_that_breaks_the_protocol_before_the_first_view_has_no_seat_to_report() -> None:
+    host = Host("a", TOPOLOGY)
+    for serial in range(1, CUTS_MAX + 1):
+        host.handle(PeerUp("b", serial))
+        (cut,) = host.handle(ParcelFrom("b", serial, Relay(view(1, other=seats(1, "a", "b")))))
+        assert isinstance(cut, Cut)
+        assert cut.breach
 
 
 def test_what_a_peer_said_before_it_broke_the_protocol_stands() -> None:

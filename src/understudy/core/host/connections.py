@@ -119,5 +119,7 @@ class Connections:
 
     def _suspicions(self, node: str) -> list[Tell]:
         view = self.places.view
-        assert view is not None
+        if view is None:
+            # It has no seat that could be reported.
+            return []
         return [Tell(CopySuspected(copy, view.seat(copy).epoch, self.name)) for copy in view.copies_on(node)]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.bucket import BucketId
 from understudy.core.errors import BrokenInvariant, PeerError, require
 from understudy.core.host.connections import Connections
 from understudy.core.host.edges import Edges
@@ -324,7 +324,7 @@ class Host(Machine[HostEvent, HostInstruction]):
 
     def _relayed(self, node: str, view: View) -> None:
         known = self.view or self._ahead
-        newest = NOTHING if known is None else known.epoch
+        newest = 0 if known is None else known.epoch
         follows = view.epoch > newest
         if follows:
             try:
