@@ -45,11 +45,28 @@ PAIR: dict[Mutation, set[str]] = {
     hosts.no_fencing: {"sound", "converged"},
     hosts.views_do_not_travel: {"converged"},
     hosts.views_travel_once: {"converged"},
+    replicas.lend_nothing: {"converged"},
+    replicas.snapshot_while_busy: {"state-exact"},
+}
+#: Breaks that need more than a pair: a third copy, several producers, a dataflow that falls as a whole.
+LARGER: dict[tuple[str, int | None], dict[Mutation, set[str]]] = {
+    ("pair", 3): {
+        edges.reserve_what_the_fastest_lacks: {"sound"},
+        hosts.forget_views_that_came_early: {"converged"},
+    },
+    ("flux", None): {
+        controllers.any_epoch_in_reports: {"converged"},
+        replicas.goal_of_the_fastest: {"converged"},
+    },
+    ("cluster", None): {
+        controllers.bury_a_copy_of_a_cluster_alone: {"converged"},
+    },
 }
 CASES = [
     *((policy, r, mutation, by) for policy, r in POLICIES for mutation, by in EVERYWHERE.items()),
     *((policy, r, mutation, by) for policy, r in POLICIES[1:4] for mutation, by in REPLICATED.items()),
     *(("pair", None, mutation, by) for mutation, by in PAIR.items()),
+    *((policy, r, mutation, by) for (policy, r), breaks in LARGER.items() for mutation, by in breaks.items()),
 ]
 
 

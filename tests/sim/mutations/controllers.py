@@ -9,7 +9,6 @@ import pytest
 
 from understudy.core.shape.partition import Copy
 from understudy.core.view.controller import Controller
-from understudy.core.view.view import Status
 
 Patch = pytest.MonkeyPatch
 
@@ -47,20 +46,6 @@ def any_epoch_in_reports(patch: Patch) -> None:
     patch.setattr(Controller, "_seat_of", seat_of)
 
 
-def all_levels_at_once(patch: Patch) -> None:
-    """Standbys of several levels are seated side by side."""
-
-    def standbys(controller: Controller) -> Any:
-        view = controller.view
-        if view is None or view.lost or controller.isolated:
-            return None
-        if not controller.members.keys() | controller._missed >= view.nodes_named:
-            return None
-        return controller._fill(controller.topology.partitions) or None
-
-    patch.setattr(Controller, "_standbys", standbys)
-
-
 def never_seat(patch: Patch) -> None:
     patch.setattr(Controller, "_standbys", lambda _: None)
 
@@ -77,13 +62,3 @@ def bury_a_copy_of_a_cluster_alone(patch: Patch) -> None:
             controller.isolated = isolated
 
     patch.setattr(Controller, "_bury", alone)
-
-
-def any_partition_makes_a_replica_safe(patch: Patch) -> None:
-    """With isolated replicas, a copy may be buried if another of its own partition is active."""
-
-    def replaceable(controller: Controller, copy: Copy) -> bool:
-        seats = enumerate(controller._current.partitions[copy.partition].seats)
-        return any(seat.status is Status.ACTIVE for r, seat in seats if r != copy.replica)
-
-    patch.setattr(Controller, "_replaceable", replaceable)

@@ -111,11 +111,6 @@ def move_without_outlets(patch: Patch) -> None:
     patch.setattr(Outlet, "state", emptied)
 
 
-def install_as_if_nothing_was_gone(patch: Patch) -> None:
-    """A consumer that speaks of an old number is cut off."""
-    patch.setattr(Outlet, "outdated", lambda *_: False)
-
-
 # --- consumers and what they take ------------------------------------------------------------------------
 
 
@@ -163,19 +158,6 @@ def await_pauses_of_the_old_connection(patch: Patch) -> None:
         return done
 
     patch.setattr(Inlet, "_attach", remembering)
-
-
-def take_data_before_paused(patch: Patch) -> None:
-    data = Inlet._data
-
-    def eager(inlet: Inlet, replica: int, buckets: tuple[Bucket, ...]) -> list[Any]:
-        pausing, inlet._pausing[replica] = inlet._pausing[replica], 0
-        try:
-            return data(inlet, replica, buckets)
-        finally:
-            inlet._pausing[replica] += pausing
-
-    patch.setattr(Inlet, "_data", eager)
 
 
 def keep_the_lost_sender(patch: Patch) -> None:

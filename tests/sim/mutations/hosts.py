@@ -11,7 +11,7 @@ from understudy.core.host import host as host_module
 from understudy.core.host.connections import Connections
 from understudy.core.host.edges import Edges
 from understudy.core.host.host import Host
-from understudy.core.host.parcels import Attach, Cut, Dispatch, ParcelFrom, Relay
+from understudy.core.host.parcels import Attach, Dispatch, Relay
 from understudy.core.host.places import Places
 from understudy.core.shape.partition import Copy
 from understudy.core.view.changes import Fail, changes
@@ -51,7 +51,7 @@ def views_do_not_travel(patch: Patch) -> None:
 
 
 def views_travel_once(patch: Patch) -> None:
-    """A view is not sent again over a connection that is made anew."""
+    """The newest view is not sent over a connection that is made anew."""
     peer_up = Host._peer_up
 
     def forgetful(host: Host, node: str, serial: int) -> None:
@@ -97,51 +97,10 @@ def no_fencing(patch: Patch) -> None:
     patch.setattr(Host, "_arrived", let_in)
 
 
-def any_serial_of_an_edge(patch: Patch) -> None:
-    """What is left of an earlier attempt to open an edge counts."""
-    arrived = Host._arrived
-
-    def lax(host: Host, node: str, parcel: Any) -> None:
-        resident = host.residents.get(parcel.to) if hasattr(parcel, "message") else None
-        edge = resident.edges.get(parcel.sender) if resident is not None else None
-        if edge is not None:
-            parcel = replace(parcel, serial=edge.serial)
-        arrived(host, node, parcel)
-
-    patch.setattr(Host, "_arrived", lax)
-
-
-def any_connection(patch: Patch) -> None:
-    """What comes over a connection that was replaced counts."""
-    handle = Host._handle
-
-    def lax(host: Host, event: Any) -> list[Any]:
-        if isinstance(event, ParcelFrom) and event.node in host.connections.up:
-            event = replace(event, serial=host.connections.up[event.node])
-        return handle(host, event)
-
-    patch.setattr(Host, "_handle", lax)
-
-
-def older_connection_wins(patch: Patch) -> None:
-    """A connection that was slow to arrive takes the place of the newer one."""
-    refused = Connections.refused
-
-    def lax(connections: Connections, node: str, serial: int) -> Cut | None:
-        connections._newest.pop(node, None)
-        return refused(connections, node, serial)
-
-    patch.setattr(Connections, "refused", lax)
-
-
 def edges_outlive_their_connection(patch: Patch) -> None:
     """A connection that is replaced leaves its edges open."""
     patch.setattr(Edges, "lose", lambda *_: [])
     patch.setattr(Host, "check", lambda _: None)
-
-
-def never_suspect(patch: Patch) -> None:
-    patch.setattr(Connections, "_suspicions", lambda *_: [])
 
 
 def forget_the_log(patch: Patch) -> None:

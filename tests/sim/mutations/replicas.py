@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from understudy.core.bucket import NOTHING
-from understudy.core.replica.events import AskAgainLater, CaughtUp, KeepSnapshot, TakeSnapshot
-from understudy.core.replica.movement import Borrowing, Lending
+from understudy.core.replica.events import KeepSnapshot, TakeSnapshot
+from understudy.core.replica.movement import Lending
 from understudy.core.replica.replica import Replica
 
 Patch = pytest.MonkeyPatch
@@ -41,31 +40,6 @@ def lend_nothing(patch: Patch) -> None:
 def keep_snapshots(patch: Patch) -> None:
     """A lender does not hear that its standby has caught up."""
     patch.setattr(Lending, "standby_gone", lambda _: [])
-
-
-def ask_once(patch: Patch) -> None:
-    ask = Borrowing.ask
-    patch.setattr(
-        Borrowing, "ask", lambda b: [each for each in ask(b) if not isinstance(each, AskAgainLater)]
-    )
-
-
-def take_any_offer(patch: Patch) -> None:
-    """An offer of an earlier attempt is fetched as if it were of this one."""
-    offered = Borrowing.offered
-    patch.setattr(Borrowing, "offered", lambda b, event: offered(b, replace(event, attempt=b.attempt)))
-
-
-def active_without_neighbours(patch: Patch) -> None:
-    """A newcomer counts as caught up before it is connected to every active neighbour."""
-
-    def early(replica: Replica) -> list[Any]:
-        if not replica.catching_up:
-            return []
-        replica.catching_up = False
-        return [CaughtUp()]
-
-    patch.setattr(Replica, "_caught_up", early)
 
 
 def goal_of_the_fastest(patch: Patch) -> None:
