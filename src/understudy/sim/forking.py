@@ -3,7 +3,8 @@
 A step changes one process and what it sends, and both depend on nothing but that process and the action. So
 every state that a process was ever in gets a number, and every action in such a state is carried out and
 checked once; met again, it is looked up. A state of the world is known again by its mark, a hash of all that
-decides what will happen.
+decides what will happen: 64 bits, so that among a million states two share one with a chance of 1 in 30
+million.
 """
 
 from __future__ import annotations
