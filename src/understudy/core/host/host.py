@@ -271,10 +271,10 @@ class Host(Machine[HostEvent, HostInstruction]):
                     self._carry_out(resident, resident.machine.ask_again())
             case ("stuck", Copy() as copy, int(epoch)):
                 resident = self._resident(copy, epoch)
-                told = resident.machine.stuck(self.timing.stuck_ms) if resident is not None else None
-                if resident is not None and told is not None:
+                done = resident.machine.stuck(self.timing.stuck_ms) if resident is not None else None
+                if resident is not None and done is not None:
                     self._out.append(SetTimer(key, self.timing.stuck_ms))
-                    self._carry_out(resident, told)
+                    self._carry_out(resident, done)
             case _:
                 raise BrokenInvariant(f"no timer {key} was set")
 
