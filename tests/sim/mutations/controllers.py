@@ -46,6 +46,18 @@ def any_epoch_in_reports(patch: Patch) -> None:
     patch.setattr(Controller, "_seat_of", seat_of)
 
 
+def all_levels_at_once(patch: Patch) -> None:
+    """Standbys of several levels are seated side by side."""
+
+    def standbys(controller: Controller) -> Any:
+        view = controller.view
+        if view is None or not controller.members.keys() | controller._missed >= view.nodes_named:
+            return None
+        return controller._fill(controller.topology.partitions) or None
+
+    patch.setattr(Controller, "_standbys", standbys)
+
+
 def never_seat(patch: Patch) -> None:
     patch.setattr(Controller, "_standbys", lambda _: None)
 
