@@ -246,7 +246,7 @@ def _asked_if_seated(world: World) -> bool:
     return world.store.views[-1].seat(G1).status is Status.DEAD or lender.lending.wanted is not None
 
 
-#: A producer's state is on its way, with the floor of a consumer's copy that was ahead of the other. That copy
+#: A producer's state is on its way, with the floor of a consumer's copy that was ahead of the other. This one
 #: dies, and its seat must stay empty until the newcomer is active: its successor would need more.
 G1 = Copy(Partition("g"), 1)
 INHERITED_FLOOR: list[Act] = [
