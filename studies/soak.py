@@ -35,6 +35,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 SAMPLE_S = 5.0
+TELL_EVERY_S = 60.0
 #: A stretch shorter than this, counted after its warm-up, says nothing about growth.
 STRETCH_S_MIN = 60.0
 WARM_UP_S = 180.0
@@ -119,12 +120,18 @@ def soak(policy: str, minutes: float, rate: float, kill_every_s: float) -> dict[
         steady(trial)
         began = time.monotonic()
         next_kill, victims = kill_every_s, _victims(run)
+        next_line = TELL_EVERY_S
         while (now_s := time.monotonic() - began) < minutes * 60:
             status = run.status()
             _sample(run, status, samples, now_s)
             disk.append((now_s, disk_mb(folder)))
             if status is not None and status["last_output_s"] is not None:
                 behind.append(float(status["latency_ms"]))
+                if now_s > next_line:
+                    next_line += TELL_EVERY_S
+                    say(
+                        f"{now_s / 60:.0f} of {minutes:g} min: latency {behind[-1]:.0f} ms, {disk[-1][1]:.0f} MB"
+                    )
             if now_s > next_kill and minutes * 60 - now_s > kill_every_s / 2:
                 next_kill += kill_every_s
                 trial.kill(next(victims))
