@@ -129,9 +129,8 @@ def soak(policy: str, minutes: float, rate: float, kill_every_s: float) -> dict[
                 behind.append(float(status["latency_ms"]))
                 if now_s > next_line:
                     next_line += TELL_EVERY_S
-                    say(
-                        f"{now_s / 60:.0f} of {minutes:g} min: latency {behind[-1]:.0f} ms, {disk[-1][1]:.0f} MB"
-                    )
+                    at, latency_ms, used_mb = now_s / 60, behind[-1], disk[-1][1]
+                    say(f"{at:.0f} of {minutes:g} min: latency {latency_ms:.0f} ms, disk {used_mb:.0f} MB")
             if now_s > next_kill and minutes * 60 - now_s > kill_every_s / 2:
                 next_kill += kill_every_s
                 trial.kill(next(victims))
