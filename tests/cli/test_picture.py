@@ -132,6 +132,17 @@ def test_marks_tell_replicas_apart_and_are_explained() -> None:
     assert legend(more) == "* secondary, *2 replica 2, ~ catching up, ! dead"
 
 
+def test_a_gateway_that_was_started_again_has_not_heard_of_the_nodes_and_counts_anew() -> None:
+    again = {**STATUS, "began_again": True, "seats": {}, "members": []}
+    assert [line.state for line in node_lines(again, {"node-1": True, "node-2": False})] == [
+        "not heard of yet",
+        "not running",
+    ]
+    seated = {**STATUS, "began_again": True}
+    assert node_lines(seated, {"node-1": True})[-1].state == "starting Spark"
+    assert figures({}, seated).sentence.endswith("MB; counted since the gateway was started again")
+
+
 def test_sources_that_have_to_wait_are_named() -> None:
     assert "back pressure" not in figures({}, STATUS).sentence
     drawn = figures({}, {**STATUS, "waiting_for_room": ["packets", "rules"]}).sentence

@@ -147,7 +147,7 @@ def test_a_killed_gateway_takes_every_push_once_and_delivers_it_once(start: Any,
         for _ in range(15):
             assert pushed.acquire(timeout=60)
         trial.kill("gateway")
-        trial.wait("the gateway", lambda _status: True)
+        trial.wait("another gateway", lambda s: s["began_again"])
     pushing.join(timeout=120)
     assert not pushing.is_alive()
     trial.wait_finished()

@@ -64,6 +64,8 @@ class Figures:
     buffered_bytes: int
     #: Sources that may not go on until the flow has taken what they gave.
     held_back: tuple[str, ...] = ()
+    #: Whether rows are counted only since the gateway was started again.
+    counted_anew: bool = False
 
     @property
     def buffered_mb(self) -> str:
@@ -84,12 +86,13 @@ class Figures:
             parts.append(f"last output {self.last_output_s:.1f} s ago")
         if self.late:
             parts.append(f"late {self.late}")
-        return "; ".join([*parts, f"buffered {self.buffered_mb}"]) + self.back_pressure
+        return "; ".join([*parts, f"buffered {self.buffered_mb}"]) + self.remarks
 
     @property
-    def back_pressure(self) -> str:
-        """Which sources have to wait, to be written behind what is buffered."""
-        return f"; back pressure on {', '.join(self.held_back)}" if self.held_back else ""
+    def remarks(self) -> str:
+        """What must be said to understand the figures, to be written behind them."""
+        held_back = f"; back pressure on {', '.join(self.held_back)}" if self.held_back else ""
+        return held_back + ("; counted since the gateway was started again" if self.counted_anew else "")
 
 
 def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[NodeLine]:
@@ -103,9 +106,12 @@ def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[N
         if member not in shown and started_as(member) not in shown:
             lines.append(NodeLine(member, "-", _idle(member in status.get("drained", ()))))
             shown.add(started_as(member))
+    # Nodes that work on are not known yet to a gateway that was just started again.
+    early = status.get("began_again") and not seats
+    unknown = "not heard of yet" if early else "starting Spark"
     for process, runs in running.items():
         if process not in shown:
-            lines.append(NodeLine(process, "-", "starting Spark" if runs else "not running"))
+            lines.append(NodeLine(process, "-", unknown if runs else "not running"))
     return lines
 
 
@@ -218,6 +224,7 @@ def figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> Figures:
         buffered_buckets=now.get("buffered_buckets", 0),
         buffered_bytes=now.get("buffered_bytes", 0),
         held_back=tuple(now.get("waiting_for_room", ())),
+        counted_anew=now.get("began_again", False),
     )
 
 

@@ -128,7 +128,7 @@ def _figure_lines(figures: Figures) -> list[str]:
         f"in  {_rows(figures.rows_in or 0, figures.rows_in_per_s)}    latency     {figures.latency:>10}",
         f"out {_rows(figures.rows_out, figures.rows_out_per_s)}    last output {last:>10}",
         f"buffered {plural(figures.buffered_buckets, 'bucket')}, {figures.buffered_mb}; "
-        f"late {plural(figures.late, 'row')}{figures.back_pressure}",
+        f"late {plural(figures.late, 'row')}{figures.remarks}",
     ]
 
 

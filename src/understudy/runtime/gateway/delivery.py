@@ -66,6 +66,11 @@ class Delivery:
         unreported = [(name, done) for name, sink in self._sinks.items() for done in sink.recover()]
         return {name: sink.position for name, sink in self._sinks.items()}, unreported
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a gateway of this run delivered before this one; known after `recover`."""
+        return any(sink.goes_on for sink in self._sinks.values())
+
     def start(self) -> None:
         for sink in self._sinks.values():
             sink.start()
@@ -112,13 +117,16 @@ class SinkDelivery:
         self._thread = threading.Thread(target=self._run, name=f"deliver {sink.name}", daemon=True)
         #: Everything through this bucket is delivered.
         self.position = NOTHING
+        #: Whether a gateway of this run delivered before this one.
+        self.goes_on = False
 
     def recover(self) -> list[DeliveredRange]:
         """Find the position. Returns the range that was delivered but not yet reported, if there is one."""
         with blamed(f"{self._who} could not be recovered"):
             found = self._writer.recover()
         at_sink = NOTHING if found is None else found
-        if not self._journal.exists:
+        self.goes_on = self._journal.exists
+        if not self.goes_on:
             self._require_fresh(at_sink)
             self._journal.write(NOTHING, None)
         before, intent = self._journal.read()

@@ -201,6 +201,7 @@ class Gateway:
             "log_bytes": self._intake.log_bytes,
             "rows_in": self._intake.rows_in,
             "late": self._intake.late(),
+            "began_again": self._delivery.goes_on,
             "gateway": {"pid": os.getpid(), "flight": self._endpoint.address},
             **self._stats.summary(),
         }
