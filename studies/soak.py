@@ -1,12 +1,12 @@
 """Half an hour at the highest rate that this machine holds, with a kill every few minutes: what grows?
 
-    python studies/soak.py [--policy pair] [--minutes 30] [--rate 100000] [--kill-every 300]
+    python studies/soak.py [--policy pair] [--minutes 30] [--rate 300000] [--kill-every 480]
 
 Every few seconds the memory, threads and open files of every process are looked at, and the disk that the
 run takes. A process is a standby in one stretch of its life and runs copies in the next, and a process that
 was killed and started again is another one of the same name: each such stretch has a warm-up, in which Java
-fills its heap, and a level of its own. After warm-up everything must be flat: one slope is fitted for each
-process over all its stretches, and given per hour. Memory is what the process alone holds (USS), Python and
+fills its heap, and a level of its own. After warm-up everything must be flat: one slope is given for each
+process over all its stretches, per hour. Memory is what the process alone holds (USS), Python and
 Java apart. Output and history are checked at the end.
 """
 
@@ -38,7 +38,8 @@ SAMPLE_S = 5.0
 TELL_EVERY_S = 60.0
 #: A stretch shorter than this, counted after its warm-up, says nothing about growth.
 STRETCH_S_MIN = 60.0
-WARM_UP_S = 180.0
+#: In which Java fills its heap.
+WARM_UP_S = 300.0
 MEASURES = ("python_mb", "java_mb", "threads", "files")
 
 
@@ -86,12 +87,15 @@ def disk_mb(folder: Path) -> float:
 
 
 def slope_per_hour(samples: list[Sample], measure: str) -> tuple[float, float] | None:
-    """How much a measure grows in an hour, and its median; every stretch has a level of its own."""
+    """How much a measure grows in an hour, and its median; every stretch has a level of its own.
+
+    The slope is the median of those between any two moments of a stretch (Theil and Sen): a process that is
+    seen while it forks, and counts twice, does not bend it.
+    """
     stretches: dict[tuple[int, frozenset[str]], list[Sample]] = defaultdict(list)
     for sample in samples:
         stretches[sample.pid, sample.seats].append(sample)
-    hours: list[float] = []
-    values: list[float] = []
+    slopes: list[float] = []
     levels: list[float] = []
     for stretch in stretches.values():
         warm = [s for s in stretch if s.at_s - stretch[0].at_s > WARM_UP_S]
@@ -99,13 +103,10 @@ def slope_per_hour(samples: list[Sample], measure: str) -> tuple[float, float] |
             continue
         at = np.array([s.at_s / 3600 for s in warm])
         value = np.array([float(getattr(s, measure)) for s in warm])
-        hours += list(at - at.mean())
-        values += list(value - value.mean())
+        earlier, later = np.triu_indices(len(warm), k=1)
+        slopes += list((value[later] - value[earlier]) / (at[later] - at[earlier]))
         levels += list(value)
-    if not hours:
-        return None
-    spread = float(np.dot(hours, hours))
-    return (float(np.dot(hours, values)) / spread if spread else 0.0), float(np.median(levels))
+    return (float(np.median(slopes)), float(np.median(levels))) if slopes else None
 
 
 def soak(policy: str, minutes: float, rate: float, kill_every_s: float) -> dict[str, Any]:
@@ -221,8 +222,8 @@ def main() -> None:
     )
     parser.add_argument("--policy", default="pair", choices=("pair", "flux"))
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--rate", type=float, default=100_000.0, help="rows a second")
-    parser.add_argument("--kill-every", type=float, default=300.0, metavar="SECONDS")
+    parser.add_argument("--rate", type=float, default=300_000.0, help="rows a second")
+    parser.add_argument("--kill-every", type=float, default=480.0, metavar="SECONDS")
     arguments = parser.parse_args()
     result = soak(arguments.policy, arguments.minutes, arguments.rate, arguments.kill_every)
     save(f"soak_{arguments.policy}", result)
