@@ -151,3 +151,8 @@ def test_the_first_word_about_an_end_counts() -> None:
     ending.ask()
     ending.fail(OSError("too late"))
     assert ending.failure is None
+
+
+def test_every_process_of_a_run_gives_free_memory_back(start: Start) -> None:
+    names = words_of(start("up(*(thread.name for thread in threading.enumerate()))"))
+    assert "memory" in names

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import threading
 
-from understudy.runtime.memory import return_what_is_free
 from understudy.runtime.process import Ending, leave_at_once, run_process
 from understudy.runtime.settings import RunSettings
 
@@ -21,7 +20,6 @@ def main() -> None:
     parser.add_argument("--with-parent", action="store_true", help="end when standard input closes")
     arguments = parser.parse_args()
     settings = RunSettings.load(arguments.folder)
-    return_what_is_free()
     if arguments.kind == "gateway":
         code = run_process(
             "gateway", settings, lambda e: _gateway(settings, e), with_parent=arguments.with_parent

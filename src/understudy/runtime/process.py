@@ -30,6 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.runtime.memory import keep_giving_back
 from understudy.runtime.process_tree import kill_descendants
 from understudy.runtime.settings import RunSettings
 
@@ -106,6 +107,7 @@ def run_process(
             name="deadline",
             daemon=True,
         ).start()
+        keep_giving_back(ending.wait)
         failure_file(settings.path, name).unlink(missing_ok=True)
         log.info("%s begins, process %d", name, os.getpid())
         body(ending)
