@@ -3,7 +3,8 @@
 While a copy is dead and not yet given up, buckets pile up by the hundred megabytes. When they are gone, the C
 library keeps their memory in its heaps, in pieces: after every loss a process would stay about as large as
 its backlog was. So once in a while it is told to give free pages back. A fixed threshold for large blocks
-would do it at once, but costs page faults with every bucket: a single replica took 15 % fewer rows.
+would do it at once, but costs page faults with every bucket: in a trial, a single replica took 15 % fewer
+rows.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Store:
                 case SetTimer(key, delay_ms):
                     leader.timers[key] = delay_ms
                 case Declined():
-                    pass
+                    pass  # Only an operator would want to know why.
 
     def publish(self) -> View:
         """The leader's next view is stored."""

@@ -11,6 +11,7 @@ from controller_kit import (
     low,
     now,
     seat_of,
+    single,
     successor,
     views,
     with_status,
@@ -165,6 +166,15 @@ def test_a_drain_that_is_taken_back_or_whose_node_left_is_forgotten() -> None:
     made.handle(MembersLeft(("f",)))
     assert now(made).drained == set()
     assert made.handle(Undrain("e")) == [Declined("e is not being drained")]
+
+
+def test_a_drained_node_is_given_no_copy_although_no_other_is_free_until_it_is_undrained() -> None:
+    made = single(2, "c")
+    made.handle(Drain("c"))
+    made.handle(MembersLeft(("b",)))
+    assert seat_of(made, Copy(Partition("f"), 1)) == ("b", DEAD)
+    made.handle(Undrain("c"))
+    assert seat_of(made, Copy(Partition("f"), 1)) == ("c", STDBY)
 
 
 def test_a_drain_that_no_other_node_could_make_room_for_is_declined() -> None:
