@@ -14,6 +14,7 @@ from understudy.core.host.parcels import (
     Attach,
     Cut,
     Here,
+    Inside,
     ParcelFrom,
     PeerDown,
     PeerUp,
@@ -23,6 +24,7 @@ from understudy.core.host.parcels import (
     ViewSeen,
 )
 from understudy.core.host.places import GATEWAY
+from understudy.core.replica.events import Produced
 from understudy.core.shape.topology import chain_of
 from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.events import CopySuspected
@@ -102,6 +104,18 @@ def test_a_peer_that_breaks_the_protocol_before_the_first_view_has_no_seat_to_re
         (cut,) = host.handle(ParcelFrom("b", serial, Relay(view(1, other=seats(1, "a", "b")))))
         assert isinstance(cut, Cut)
         assert cut.breach
+
+
+def test_a_consumer_that_asks_for_what_is_gone_opens_no_edge() -> None:
+    host = gateway()
+    host.handle(Inside(SOURCE, 0, Produced(((FIRST.partition, run(1, 2, 3)),))))
+    for node, copy in (("a", FIRST), ("b", SECOND)):
+        host.handle(ParcelFrom(node, 1, Attach(copy, 1, SOURCE, 0, 1, 2)))
+    host.handle(PeerDown("b", 1))
+    host.handle(PeerUp("b", 2))
+    (cut,) = host.handle(ParcelFrom("b", 2, Attach(SECOND, 1, SOURCE, 0, 2, 1)))
+    assert cut == Cut("b", 2, "replica 1 needs what follows 1, and 2 is gone", breach=True)
+    assert SECOND not in host.residents[SOURCE].edges
 
 
 def test_what_a_peer_said_before_it_broke_the_protocol_stands() -> None:
