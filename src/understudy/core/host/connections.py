@@ -8,8 +8,8 @@ every connection. A process that sent a view itself is not told that view again.
 
 *Suspicion.* A process that this host needs and cannot reach is reported to the controller: `suspect_ms` after
 its connection broke, unless it stands again by then, and `absent_ms` after it was first needed if it never
-stood. A peer that breaks the protocol is cut off, and reported as well once that has happened
-`CUTS_MAX` times: making the connection again would only repeat it.
+stood. A peer that breaks the protocol is cut off. If it does so again and again, its connection is made later
+each time, until it is missed like any other (`runtime/transport/breaches.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from understudy.core.host.places import Places
 from understudy.core.timers import SetTimer
 from understudy.core.view.events import CopySuspected
 
-#: A peer that was cut off this often for breaking the protocol is suspected.
-CUTS_MAX = 3
 _REPLACED = "a newer connection took its place"
 
 
@@ -40,7 +38,6 @@ class Connections:
         self._newest: dict[str, int] = {}
         #: The newest view that each process has from this one, or this one from it.
         self._told_view: dict[str, int] = {}
-        self._cuts: dict[str, int] = {}
 
     def stands(self, node: str) -> bool:
         return node in self.up
@@ -70,14 +67,6 @@ class Connections:
 
     def gone(self, node: str) -> None:
         del self.up[node]
-
-    def breached(self, node: str, serial: int, why: str) -> list[HostInstruction]:
-        """The process broke the protocol over that connection."""
-        self._cuts[node] = self._cuts.get(node, 0) + 1
-        often = self._cuts[node] >= CUTS_MAX
-        if often:
-            self._cuts[node] = 0
-        return [Cut(node, serial, why, breach=True), *(self._suspicions(node) if often else ())]
 
     # --- what is sent ------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from understudy.core.host.parcels import (
     Attach,
     Await,
     Began,
+    Cut,
     Dispatch,
     FetchState,
     Here,
@@ -289,7 +290,7 @@ class Host(Machine[HostEvent, HostInstruction]):
                 raise BrokenInvariant(f"this host broke the protocol itself: {problem}") from problem
             # Decided before anything changed, so nothing stands but the end of this connection.
             del self._out[before:]
-            self._out += self.connections.breached(node, serial, str(problem))
+            self._out.append(Cut(node, serial, str(problem), breach=True))
 
     def _arrived(self, node: str, parcel: Parcel) -> None:
         match parcel:
