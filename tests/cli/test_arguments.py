@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,37 @@ def test_wrong_arguments_end_with_2_and_name_what_is_wrong(
         main(arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["drain", "node-1", "--undo", "a-run"],
+        ["drain", "--undo", "node-1", "a-run"],
+        ["drain", "node-1", "a-run", "--undo"],
+        ["kill", "sender", "--signal", "STOP", "a-run"],
+        ["move", "sessions/0", "node-1", "--no-wait", "a-run"],
+    ],
+)
+def test_options_may_stand_anywhere(arguments: list[str]) -> None:
+    assert parser().parse_args(arguments).folder == "a-run"
+
+
+def test_what_a_command_does_not_know_is_reported_with_its_own_usage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["drain", "node-1", "a-run", "another"])
+    said = capsys.readouterr().err
+    assert "usage: understudy drain" in said
+    assert "unrecognized arguments: another" in said
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"understudy {version('understudy')}\n"
 
 
 @pytest.mark.parametrize(
@@ -152,6 +184,18 @@ def good_flow(here: Path) -> Path:
     return file
 
 
+def test_a_folder_is_no_flow_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(here)]) == 2
+    assert "this is a folder. Name the Python file" in capsys.readouterr().err
+
+
+def test_a_run_folder_that_cannot_be_made_is_named_before_anything_starts(
+    good_flow: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(good_flow), "--folder", "/proc/nowhere", "--plain"]) == 2
+    assert "/proc/nowhere cannot be made" in capsys.readouterr().err
+
+
 def test_explain_prints_the_flow(good_flow: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(good_flow)]) == 0
     assert "fragment copy  <- packets" in capsys.readouterr().out
@@ -204,7 +248,7 @@ def test_a_run_does_not_begin_without_the_files_that_it_reads(
         "flow.sink(same, us.Console())\n"
     )
     assert main(["run", "lost.py"]) == 2
-    assert "source 'rows': there is no file or folder nowhere." in capsys.readouterr().err
+    assert f"source 'rows': there is no file or folder {here / 'nowhere'}." in capsys.readouterr().err
     assert not Path("runs").exists()
 
 

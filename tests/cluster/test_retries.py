@@ -6,6 +6,7 @@ These runs have no nodes, so no Spark: what matters is that the run goes on, wit
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,6 +99,23 @@ def test_a_gateway_that_cannot_come_up_at_first_ends_the_run_at_once(run: LocalR
         run.start()
         with pytest.raises(EnvironmentFailed, match=f"gateway failed: cannot listen on .*:{port}"):
             look_until(run, lambda: False)
+
+
+def test_a_process_that_cannot_even_be_started_is_named_at_first_and_tried_later(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as none:
+        none.setattr(sys, "executable", str(run.settings.path))
+        with pytest.raises(EnvironmentFailed, match=r"gateway cannot be started: .*Permission denied"):
+            run.start()
+    run.start()
+    look_until(run, lambda: run.status() is not None)
+    with monkeypatch.context() as none:
+        none.setattr(sys, "executable", str(run.settings.path))
+        run.kill("gateway")
+        run.children["gateway"].process.wait()
+        look_until(run, lambda: run.children["gateway"].failures == 2)
+    look_until(run, lambda: run.status() is not None)
 
 
 def test_a_zookeeper_of_the_runs_own_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:

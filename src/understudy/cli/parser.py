@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import textwrap
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 from understudy.core.shape.partition import Copy, Partition
@@ -17,13 +19,45 @@ SIGNALS = ("KILL", "STOP", "CONT", "TERM")
 _REPLICAS = {"PRIM": 0, "SEC": 1}
 
 
+class _Command(ArgumentParser):
+    """Takes arguments and options in any order, and reports what it does not know with its own usage."""
+
+    _mixing = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        if self._mixing:
+            # Each of the two passes, one for options and one for arguments.
+            return super().parse_known_args(args, namespace)
+        self._mixing = True
+        try:
+            parsed, unknown = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixing = False
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
+
+class _Version(argparse.Action):
+    """Looked up only when it is asked for."""
+
+    def __call__(self, parser: ArgumentParser, *_: Any) -> None:
+        print(f"understudy {version('understudy')}")
+        parser.exit()
+
+
 def parser() -> ArgumentParser:
     command_line = ArgumentParser(
         prog="understudy",
         description="Keeps Spark streaming queries running while machines, processes and networks fail.",
         epilog="Each command has its own help: understudy run --help",
     )
-    commands = command_line.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    command_line.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = command_line.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_Command
+    )
     for add in (_setup, _run, _demo, _status, _kill, _move, _drain, _check, _simulate, _explain):
         add(commands)
     return command_line
@@ -247,7 +281,7 @@ def _explain(commands: Any) -> None:
         commands,
         "explain",
         "print what a flow file builds",
-        "Nothing is started.",
+        "Nothing is started, so what the fragments do is not looked at.",
         "understudy explain sessions.py",
     )
     made.add_argument("flow", metavar="FLOW.py", help="the Python file that builds the flow")

@@ -12,7 +12,14 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from understudy.cli.folders import fresh_folder, log_into, outputs, require_empty_outputs, require_inputs
+from understudy.cli.folders import (
+    fresh_folder,
+    log_into,
+    make,
+    outputs,
+    require_empty_outputs,
+    require_inputs,
+)
 from understudy.cli.interruption import Interrupted, Interruption
 from understudy.cli.picture import figures, node_lines
 from understudy.cli.policies import chosen_policy, titled
@@ -103,6 +110,7 @@ def _partitions(arguments: Namespace, policy: Policy) -> int:
 def _local_run(settings: RunSettings, nodes: int, standby: int, view: RunView) -> LocalRun:
     if settings.zookeeper:
         return LocalRun(settings, nodes=nodes, standby=standby, respawn=True)
+    make(settings.path)
     view.say("starting ZooKeeper")
     return LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby, respawn=True)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from understudy.engine.source import FORMAT
 from understudy.engine.tables import Tables, pinned_tables
 from understudy.engine.times import path_of, times_of
 from understudy.flow.errors import FlowError
+from understudy.flow.loading import place_of
 
 _WINDOW_METADATA = {"spark.timeWindow": True, "spark.watermarkDelayMs": 0}
 
@@ -130,6 +132,12 @@ def _input_frame(spark: SparkSession, name: str, given: Input, options: Mapping[
     return frame.select(*columns)
 
 
+def _where(function: Callable[..., Any], problem: Exception) -> str:
+    """The line of the function's file that led to the problem; nothing for a callable without a file."""
+    code = getattr(function, "__code__", None)
+    return "" if code is None else f" ({place_of(Path(code.co_filename), problem)})"
+
+
 def _call(fragment: str, function: Callable[..., Any], frames: list[DataFrame]) -> DataFrame:
     try:
         result = function(*frames)
@@ -140,7 +148,9 @@ def _call(fragment: str, function: Callable[..., Any], frames: list[DataFrame]) 
     except FlowError:
         raise
     except Exception as problem:
-        raise FlowError(f"fragment {fragment!r} raised {type(problem).__name__}: {problem}") from problem
+        raise FlowError(
+            f"fragment {fragment!r} raised {type(problem).__name__}: {problem}{_where(function, problem)}"
+        ) from problem
     if not isinstance(result, DataFrame):
         raise FlowError(
             f"fragment {fragment!r} returned {type(result).__name__}. It must return a streaming DataFrame "

@@ -16,7 +16,8 @@ def load(path: str | Path) -> Flow:
     """The one flow that the file builds, validated. Any mistake in it is a FlowError with file and line."""
     file = Path(path)
     if not file.is_file():
-        raise FlowError(f"{path}: there is no such file. Name the Python file that builds the flow.")
+        is_not = "this is a folder" if file.is_dir() else "there is no such file"
+        raise FlowError(f"{path}: {is_not}. Name the Python file that builds the flow.")
     module = _execute(file)
     flows = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, Flow)}
     if not flows:
@@ -51,15 +52,15 @@ def _execute(file: Path) -> ModuleType:
         place = file if problem.lineno is None else f"{file}:{problem.lineno}"
         raise FlowError(f"{place}: {problem.msg}.") from None
     except UserError as problem:
-        raise FlowError(f"{_place(file, problem)}: {problem}") from None
+        raise FlowError(f"{place_of(file, problem)}: {problem}") from None
     except (Exception, SystemExit) as problem:
-        raise FlowError(f"{_place(file, problem)}: {type(problem).__name__}: {problem}") from None
+        raise FlowError(f"{place_of(file, problem)}: {type(problem).__name__}: {problem}") from None
     finally:
         del sys.modules[name]
     return module
 
 
-def _place(file: Path, problem: BaseException) -> str:
+def place_of(file: Path, problem: BaseException) -> str:
     """The file and the line of it that led to the problem, however deep below that line it arose."""
     lines = [
         frame.lineno

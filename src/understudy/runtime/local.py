@@ -289,8 +289,15 @@ class LocalRun:
             child.again_at = now_s + _retry_pause_s(child.failures)
             if child.failed:
                 log.warning("%s", self.setbacks[child.name].text)
-        if now_s >= child.again_at:
+        if now_s < child.again_at:
+            return
+        try:
             self._restart(child)
+        except EnvironmentFailed as problem:
+            # No memory for another process, say: that may pass.
+            child.failures += 1
+            child.again_at = time.monotonic() + _retry_pause_s(child.failures)
+            log.warning("%s", problem)
 
     def _restart(self, child: Child) -> None:
         since_s = time.monotonic() - child.started_at
@@ -303,16 +310,19 @@ class LocalRun:
     def _start(self, name: str, command: list[str], incarnation: int = 1, failures: int = 0) -> None:
         numbered = [] if name == "gateway" else ["--incarnation", str(incarnation)]
         out = self.settings.log_file(f"{name}.out")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with out.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "understudy.runtime.main", *command, *numbered, "--with-parent"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with out.open("ab") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "understudy.runtime.main", *command, *numbered, "--with-parent"],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                )
+        except OSError as problem:
+            raise EnvironmentFailed(f"{name} cannot be started: {problem}.") from problem
         with self._lock:
             self._children[name] = Child(name, command, process, incarnation, failures=failures)
 

@@ -246,6 +246,15 @@ def test_a_sink_that_cannot_be_reached_is_no_mistake_of_its_author(
     assert type(failure) is kind
 
 
+def test_a_sink_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no licence")
+
+    monkeypatch.setattr(us.JsonLines, "open", fails)
+    with pytest.raises(us.UserError, match=r"sink 'one' .* could not be opened: RuntimeError: no"):
+        Attempt(tmp_path)
+
+
 def test_buckets_out_of_order_are_our_bug(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.deliver(bucket(4, 40), bucket(3, 30))

@@ -112,7 +112,8 @@ class SinkDelivery:
         self._digests = digests
         self._journal = Journal(folder / "delivery" / f"{sink.name}.json")
         self._who = f"sink {sink.name!r} ({sink.kind.describe()})"
-        self._writer = sink.kind.open(sink.name, folder)
+        with blamed(f"{self._who} could not be opened"):
+            self._writer = sink.kind.open(sink.name, folder)
         self._waiting: queue.SimpleQueue[Bucket | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"deliver {sink.name}", daemon=True)
         #: Everything through this bucket is delivered.

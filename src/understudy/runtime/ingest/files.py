@@ -50,7 +50,7 @@ class Files(SourceKind):
 
     def missing(self) -> str | None:
         there = self.follow or Path(self.path).exists()
-        return None if there else f"there is no file or folder {self.path}"
+        return None if there else f"there is no file or folder {Path(self.path).absolute()}"
 
     def describe(self) -> str:
         return f"{self.format} files at {self.path}{', followed' if self.follow else ''}"
