@@ -222,3 +222,16 @@ def test_a_reader_that_has_not_begun_is_not_silent(tmp_path: Path) -> None:
     time.sleep(0.5)
     assert again.intake.sealed_through == sealed
     again.end()
+
+
+def test_a_reader_that_finds_nothing_more_is_silent(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"id": 1, "ts": "2026-01-01T00:00:00Z"}\n')
+    flow = us.Flow("f", bucket="100 ms")
+    files = us.Files(tmp_path / "in", "id int, ts timestamp", follow=True)
+    flow.source("a", files, time="ts", idle="150 ms")
+    gate = Gate(flow, tmp_path / "run")
+    gate.intake.start_readers()
+    while gate.sealed.get(timeout=PATIENCE_S).table is None:
+        pass
+    gate.end()

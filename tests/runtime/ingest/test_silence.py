@@ -34,14 +34,14 @@ class Listener:
         self.stamper.push(self.stamper.judge(table, self.now_us))
         return self.stamper.late - before
 
-    def listen(self, for_us: int, *, deaf: bool = False) -> None:
+    def listen(self, for_us: int, *, deaf: bool = False, asked_us: int | None = None) -> None:
         end_us = self.now_us + for_us
         while self.now_us < end_us:
             self.now_us += TICK_US
-            self.tick(deaf=deaf)
+            self.tick(deaf=deaf, asked_us=asked_us)
 
-    def tick(self, *, deaf: bool = False) -> None:
-        self.silence.tick(self.now_us, deaf=deaf)
+    def tick(self, *, deaf: bool = False, asked_us: int | None = None) -> None:
+        self.silence.tick(self.now_us, deaf=deaf, asked_us=asked_us)
         self.stamper.seal_through(self.silence.boundary)
 
 
@@ -93,6 +93,19 @@ def test_after_a_pause_silence_goes_on_from_the_boundary_that_it_had_reached() -
     assert listener.stamper.through == reached
     listener.listen(IDLE_US)
     assert listener.stamper.through == reached + 9
+
+
+def test_a_reader_is_silent_until_it_was_last_asked_and_not_beyond() -> None:
+    listener = Listener()
+    listener.row(250_000)
+    began_us = listener.now_us
+    listener.listen(5 * IDLE_US, asked_us=began_us)
+    assert not listener.silence.long_enough
+    listener.listen(TICK_US, asked_us=began_us + 3 * IDLE_US)
+    assert listener.stamper.through == 21
+    listener.listen(5 * IDLE_US, asked_us=began_us + 3 * IDLE_US)
+    assert listener.stamper.through == 21
+    assert listener.row(2_300_000) == 0
 
 
 def test_a_source_that_never_had_a_row_has_no_boundary_of_its_own() -> None:

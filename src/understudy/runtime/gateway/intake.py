@@ -18,7 +18,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ class Intake:
         for room in self._room.values():
             room.set()
         self._deafness = Deafness()
+        #: When each reader was last asked, by the monotonic clock.
+        self._asked_us: dict[str, int] = {}
         self._feeds: dict[str, Feed] = {}
         self._stop = threading.Event()
         self._sealed = threading.Event()
@@ -88,7 +91,7 @@ class Intake:
             if feed is not None:
                 self._feeds[source.name] = feed
                 # Until its reader works, a source has no voice.
-                self._deafness.begin(source.name)
+                self._asked_us[source.name] = monotonic_us()
         self._start(threading.Thread(target=self._hand_on, name="sealing", daemon=True))
 
     def start_readers(self) -> None:
@@ -156,11 +159,17 @@ class Intake:
 
     def _read(self, source: str, feed: Feed) -> None:
         try:
-            self._deafness.end(source)
-            working = partial(self._deafness.during, source)
-            run_feed(feed, partial(self._may_push, source), now_us, self._stop, working)
+            asking = partial(self._asking, source)
+            run_feed(feed, partial(self._may_push, source), now_us, self._stop, asking)
         except BaseException as error:
             self._on_failure(error)
+
+    @contextmanager
+    def _asking(self, source: str) -> Iterator[None]:
+        """It was silent until it was asked, if it then had no rows: they would end the silence."""
+        began_us = monotonic_us()
+        yield
+        self._asked_us[source] = began_us
 
     def wait_room(self, source: str, timeout_s: float) -> bool:
         """Wait until more may be pushed to a source; False if that takes longer, or if it is over."""
@@ -182,7 +191,7 @@ class Intake:
             while not self._stop.is_set():
                 self._sealed.wait(TICK_S)
                 self._sealed.clear()
-                self._ingest.tick(monotonic_us(), self._deafness.since_last_asked())
+                self._ingest.tick(monotonic_us(), self._deafness.since_last_asked(), self._asked_us)
                 self._ingest.commit()
                 buckets = self._ingest.take()
                 if buckets:

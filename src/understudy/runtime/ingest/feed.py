@@ -89,15 +89,15 @@ def run_feed(
     may_push: Callable[[], bool],
     clock_us: Callable[[], int],
     stop: Event,
-    working: Callable[[], AbstractContextManager[None]] = nullcontext,
+    asking: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Step until the source ends, `stop` is set, or `may_push` says no; then close.
 
     `may_push` blocks while the flow cannot take more (back pressure) and returns False when it never will.
-    Each step is made within `working`.
+    Each step is made within `asking`.
     """
     while not stop.is_set() and may_push():
-        with working():
+        with asking():
             due_us = feed.step(clock_us())
         if due_us is None:
             break

@@ -16,10 +16,11 @@ Any thread may call any method. `commit` waits for the disk without holding up o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -138,17 +139,20 @@ class Ingest:
             self.rows_taken += table.num_rows
             return PushAccepted(duplicate=False, late=judged.late, position=position)
 
-    def tick(self, now_us: int, deaf: Collection[str] = ()) -> None:
+    def tick(
+        self, now_us: int, deaf: Collection[str] = (), asked_us: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         """The monotonic clock shows `now_us`: sources that are silent for their idle time go on.
 
-        `deaf` names the sources of which rows may have come unheard since the last tick. Call it often: a gap
-        between two ticks counts as if the process had been stopped.
+        `deaf` names the sources of which rows may have come unheard since the last tick; `asked_us` tells
+        when each reader was last asked. Call it often: a gap between two ticks counts as if the process had
+        been stopped.
         """
         with self._lock:
             require(self._recovered, "an ingest was used before it was recovered")
             boundaries: dict[str, BucketId] = {}
             for name, silence in self._silences.items():
-                silence.tick(now_us, deaf=name in deaf)
+                silence.tick(now_us, deaf=name in deaf, asked_us=asked_us.get(name))
                 stamper = self._state.stampers[name]
                 if silence.long_enough and not stamper.closed:
                     boundary = self._others(name) if stamper.newest_us is None else silence.boundary

@@ -3,10 +3,11 @@
 A source with an idle time must not hold the flow back while it has no rows: once it was silent for that long,
 its event time goes on at the speed of the clock. Rows that arrive after that may be late, so silence counts
 only while the gateway could have received a row. It begins anew after every moment in which the gateway could
-not: while there was no room for the source, while a push waited or was being taken in, while its reader
-worked, and while the process was stopped, which shows as a gap between two ticks. It begins with the process,
-so the time that the process was down does not count either. The clock is monotonic: a step of the wall clock
-is no silence.
+not: while there was no room for the source, while a push waited or was being taken in, and while the process
+was stopped, which shows as a gap between two ticks. A source with a reader is silent until the moment in
+which the reader was last asked and had nothing: what came after that is not known yet. Silence begins with
+the process, so the time that the process was down does not count either. The clock is monotonic: a step of
+the wall clock is no silence.
 """
 
 from __future__ import annotations
@@ -33,19 +34,24 @@ class Silence:
         self._gap_max_us = min(max(idle_us // 2, _GAP_MIN_US), _GAP_MAX_US)
         self._began_us: int | None = None
         self._ticked_us: int | None = None
+        self._through_us = 0
         self._from_us: int | None = None
 
     def heard(self) -> None:
         """A push of the source arrived: silence begins anew."""
         self._began_us = None
 
-    def tick(self, now_us: int, *, deaf: bool) -> None:
-        """The monotonic clock shows `now_us`. `deaf`: rows may have come unheard since the last tick."""
+    def tick(self, now_us: int, *, deaf: bool, asked_us: int | None = None) -> None:
+        """The monotonic clock shows `now_us`. `deaf`: rows may have come unheard since the last tick.
+
+        `asked_us` is when its reader was last asked, if it has one.
+        """
         stopped = self._ticked_us is not None and now_us - self._ticked_us > self._gap_max_us
         self._ticked_us = now_us
         if self._began_us is None or deaf or stopped:
             self._began_us = now_us
             self._from_us = self._stamper.reached_us
+        self._through_us = now_us if asked_us is None else min(now_us, asked_us)
 
     @property
     def long_enough(self) -> bool:
@@ -66,9 +72,9 @@ class Silence:
 
     @property
     def _beyond_us(self) -> int | None:
-        if self._began_us is None or self._ticked_us is None:
+        if self._began_us is None:
             return None
-        beyond_us = self._ticked_us - self._began_us - self._idle_us
+        beyond_us = self._through_us - self._began_us - self._idle_us
         return beyond_us if beyond_us >= 0 else None
 
 
