@@ -101,6 +101,19 @@ def test_a_gateway_that_cannot_come_up_at_first_ends_the_run_at_once(run: LocalR
             look_until(run, lambda: False)
 
 
+def test_a_gateway_is_not_started_again_with_another_flow(run: LocalRun) -> None:
+    flow = Path(run.settings.flow_path)
+    as_it_was = flow.read_text()
+    run.start()
+    look_until(run, lambda: run.status() is not None)
+    flow.write_text(f"{as_it_was}\nmeaning = 42\n")
+    run.kill("gateway")
+    look_until(run, lambda: "gateway" in run.setbacks)
+    assert f"{flow} has changed since this run began" in run.setbacks["gateway"].text
+    flow.write_text(as_it_was)
+    look_until(run, lambda: run.status() is not None)
+
+
 def test_a_process_that_cannot_even_be_started_is_named_at_first_and_tried_later(
     run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -14,10 +15,16 @@ from understudy.flow.flow import Flow
 
 def load(path: str | Path) -> Flow:
     """The one flow that the file builds, validated. Any mistake in it is a FlowError with file and line."""
+    return load_with_files(path)[0]
+
+
+def load_with_files(path: str | Path) -> tuple[Flow, list[Path]]:
+    """The flow, and the files it was made of: this one, and the neighbours that it was first to import."""
     file = Path(path)
     if not file.is_file():
         is_not = "this is a folder" if file.is_dir() else "there is no such file"
         raise FlowError(f"{path}: {is_not}. Name the Python file that builds the flow.")
+    before = set(sys.modules)
     module = _execute(file)
     flows = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, Flow)}
     if not flows:
@@ -30,7 +37,14 @@ def load(path: str | Path) -> Flow:
         flow.validate()
     except FlowError as problem:
         raise FlowError(f"{path}: {problem}") from None
-    return flow
+    imported = [sys.modules[name] for name in sys.modules.keys() - before]
+    return flow, [file.resolve(), *_neighbours(file.resolve().parent, imported)]
+
+
+def _neighbours(folder: Path, modules: Sequence[ModuleType]) -> list[Path]:
+    """The files of modules below a folder, but for packages that are installed there."""
+    files = [Path(module.__file__).resolve() for module in modules if getattr(module, "__file__", None)]  # type: ignore[arg-type]
+    return sorted(f for f in files if f.is_relative_to(folder) and "site-packages" not in f.parts)
 
 
 def _execute(file: Path) -> ModuleType:

@@ -19,7 +19,6 @@ from typing import Any
 from understudy.core.bucket import NOTHING, Bucket, BucketId, end_of
 from understudy.core.host.places import GATEWAY
 from understudy.core.view.events import Report
-from understudy.flow.loading import load
 from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
@@ -31,6 +30,7 @@ from understudy.runtime.gateway.intake import Intake, now_us
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.partitioning import controller_for
 from understudy.runtime.pauses import CarefulReports
+from understudy.runtime.pinning import load_pinned
 from understudy.runtime.process import Ending, finished_file, ready_file
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
@@ -51,7 +51,7 @@ class Gateway:
         self._settings = settings
         self._ending = ending
         self._ready = ready_file(settings.path, NAME)
-        self._flow = load(settings.flow_path)
+        self._flow = load_pinned(settings)
         self._recorder = RunRecorder(settings, self._flow.name, NAME)
         self._stats = _Stats(self._flow.bucket_us)
         self._members: list[str] = []

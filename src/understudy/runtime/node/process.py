@@ -14,7 +14,6 @@ import threading
 from understudy.core.view.events import Report
 from understudy.engine.flow_engines import FlowEngines
 from understudy.engine.session import session, stop_session
-from understudy.flow.loading import load
 from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
@@ -25,6 +24,7 @@ from understudy.runtime.node.copies import Copies
 from understudy.runtime.node.warming import warm_up
 from understudy.runtime.partitioning import controller_for, host_for
 from understudy.runtime.pauses import CarefulReports
+from understudy.runtime.pinning import load_pinned
 from understudy.runtime.process import Ending, ready_file
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
@@ -52,7 +52,7 @@ class Node:
         for former in (settings.path / "state").glob(f"{name}.*"):
             # Of earlier incarnations, which are dead.
             shutil.rmtree(former, ignore_errors=True)
-        self._flow = load(settings.flow_path)
+        self._flow = load_pinned(settings)
         self._recorder = RunRecorder(settings, self._flow.name, self.name)
         self._endpoint = Endpoint(settings.host, beat_s=settings.beat_s, silence_s=settings.silence_s)
         session(

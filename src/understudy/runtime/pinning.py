@@ -1,0 +1,60 @@
+"""The code of a run stays what it was.
+
+Every process loads the flow file, also one that is started again an hour later. Had the file changed by
+then, its replica would go on from the old code's state with the new code, and give other rows than its
+peers. So the first process of a run writes down a digest of every file that the flow is made of, and every
+process compares. What a fragment imports only when it is called is not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from understudy.flow.errors import EnvironmentFailed
+from understudy.flow.flow import Flow
+from understudy.flow.loading import load_with_files
+from understudy.runtime.settings import RunSettings
+
+FILE = "flow.json"
+
+
+def load_pinned(settings: RunSettings) -> Flow:
+    """The flow of the run. Raises `EnvironmentFailed` if a file of it is not what it was at first."""
+    flow, files = load_with_files(settings.flow_path)
+    digests = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    pinned = _pinned(settings.path / FILE, digests)
+    changed = sorted(file for file, digest in digests.items() if pinned.get(file, digest) != digest)
+    if changed:
+        raise EnvironmentFailed(
+            f"{changed[0]} has changed since this run began, and replicas with different code would give "
+            "different rows. Put it back as it was, or start a new run."
+        )
+    return flow
+
+
+def _pinned(file: Path, digests: dict[str, str]) -> dict[str, str]:
+    """What the first process wrote down, which may be this one."""
+    try:
+        if not file.exists():
+            _write_once(file, json.dumps(digests, indent=2) + "\n")
+        pinned: dict[str, str] = json.loads(file.read_text())
+    except (OSError, ValueError) as problem:
+        raise EnvironmentFailed(f"{file} cannot be kept: {problem}. Free or repair the disk.") from problem
+    return pinned
+
+
+def _write_once(file: Path, text: str) -> None:
+    """Whole or not at all, and only once, whichever process comes first."""
+    own = file.with_name(f"{file.name}.{os.getpid()}")
+    own.write_text(text)
+    try:
+        os.link(own, file)
+    except FileExistsError:
+        pass
+    except OSError:
+        # A file system without links. Processes that begin at the same time write the same.
+        own.replace(file)
+    own.unlink(missing_ok=True)
