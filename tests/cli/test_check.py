@@ -101,6 +101,17 @@ def test_a_run_that_did_not_finish_is_said_to_be_one(
     assert ("the run did not finish, or still runs" in capsys.readouterr().out) is said
 
 
+@pytest.mark.parametrize(("dead", "code"), [("a", 0), ("ab", 1)])
+def test_a_flow_that_was_lost_is_said_to_be_one(
+    dead: str, code: int, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seats = [(copy, node, 1, "DEAD" if node in dead else "ACTIVE") for copy, node, _, _ in VIEW.seats]
+    _write(run_folder / "history" / "gateway.jsonl", [*GATEWAY, ViewRecord(20, "gateway", 2, tuple(seats))])
+    assert main(["check", str(run_folder)]) == code
+    said = "THE FLOW WAS LOST: no copy of stats/0 is left" in capsys.readouterr().out
+    assert said == bool(code)
+
+
 def test_a_run_says_how_many_partitions_and_copies_it_had(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,7 @@
-"""`understudy check` judges a run's history. Exit code 1: a violated invariant, missing records, or none."""
+"""`understudy check` judges a run's history.
+
+Exit code 1: a violated invariant, missing records or none, or a flow that was lost.
+"""
 
 from __future__ import annotations
 
@@ -87,12 +90,17 @@ def _print_verdict(name: str, files: Sequence[Path]) -> int:
             print(f"      {finding.what}\n      shown by {finding.record}")
         if len(findings) > SHOWN_MAX:
             print(f"      and {len(findings) - SHOWN_MAX} more")
-    return 0 if verdict.clean else VIOLATED
+    return 0 if verdict.clean and not verdict.lost else VIOLATED
 
 
 def _tell_what_is_missing(verdict: Verdict) -> None:
     if not verdict.finished:
         print("  the run did not finish, or still runs: what was sealed last may not be delivered")
+    if verdict.lost:
+        print(
+            f"  THE FLOW WAS LOST: no copy of {', '.join(verdict.lost)} is left. What was sealed and not "
+            "delivered is missing from the output"
+        )
     if verdict.judged_from is not None:
         print(f"  judged from bucket {verdict.judged_from} on: the oldest parts of the history were removed")
     for stream, columns in sorted(verdict.left_out.items()):

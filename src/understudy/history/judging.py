@@ -101,6 +101,10 @@ class _Passage:
                     self._viewed(name, entry)
                 case EndedRecord():
                     self._ended(name, entry)
+        if self._view is not None:
+            living = {partition_of(copy) for copy, _, _, status in self._view.seats if status != "DEAD"}
+            partitions = {partition_of(copy) for copy, *_ in self._view.seats}
+            self._verdict.lost = tuple(sorted(partitions - living))
 
     def _begin(self, name: str) -> None:
         self._forget(name)

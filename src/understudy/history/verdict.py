@@ -29,6 +29,8 @@ class Verdict:
     """How often a sink got further, with rows or without."""
     finished: bool = False
     """Whether the run ended because every source had ended and everything was delivered."""
+    lost: tuple[str, ...] = ()
+    """The partitions of which the last view knows no living copy."""
     views: int = 0
     partitions: int = 0
     copies: int = 0
