@@ -201,9 +201,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         self._missed.discard(node)
         missed = [copy for each in sorted(self._missed) for copy in self._current.copies_on(each)]
         buried = [copy for copy in missed if self._replaceable(copy)]
-        done = self._bury(buried, "left the cluster") if buried else []
-        self._missed = {each for each in self._missed if self._current.copies_on(each)}
-        return done
+        return self._bury(buried, "left the cluster") if buried else []
 
     def _given_up(self, node: str) -> list[Decision]:
         """A node whose seats were kept has not come back."""
