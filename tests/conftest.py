@@ -1,1 +1,1 @@
-"""Pytest puts this folder on the import path because of this file: `process_kit` is found here."""
+"""Pytest puts this folder on the import path because of this file: its kits are found here."""

@@ -228,6 +228,18 @@ def test_before_the_first_view_as_much_may_wait_as_a_source_keeps(
     assert [bucket.number for bucket in gate.data_for(one)] == [0, 1, 2]
 
 
+def test_before_the_first_view_few_buckets_may_be_too_large_to_wait(
+    made: list[Gateway], tmp_path: Path
+) -> None:
+    bytes_max = 3 * len(encode({"fast": ROWS}))
+    gate = gateway(made, tmp_path, seated=False, input_bytes_max=bytes_max)
+    gate.sealed("slow", *range(9), table=None)
+    gate.sealed("fast", 0)
+    assert gate.around.rooms == {}
+    gate.sealed("fast", 1)
+    assert gate.around.rooms == {"fast": False}, "each bucket waits for two readers"
+
+
 def test_room_comes_back_when_every_reader_has_what_was_kept(made: list[Gateway], tmp_path: Path) -> None:
     gate = gateway(made, tmp_path, input_buckets_max=3)
     one, both = Copy(Partition("one")), Copy(Partition("both"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 import understudy as us
+from disk_kit import DiskRecord
 from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.errors import BrokenInvariant
 from understudy.core.shape.partition import Partition
 from understudy.history.records import parts_of
 from understudy.runtime.gateway import delivery as module
-from understudy.runtime.gateway import journal
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.journal import Journal
 from understudy.runtime.payload import encode
@@ -66,6 +66,7 @@ class Attempt:
         self.reported: dict[str, list[DeliveredRange]] = {sink: [] for sink in SINKS}
         self.failures: list[BaseException] = []
         self.reports = threading.Condition()
+        self.on_report: Callable[[], None] = lambda: None
         self.delivery = Delivery(flow_into(folder), folder, self._report, self._failed, digests=digests)
         self.position, unreported = self.delivery.recover()
         for sink, done in unreported:
@@ -74,6 +75,7 @@ class Attempt:
     def _report(self, sink: str, done: DeliveredRange) -> None:
         with self.reports:
             self.reported[sink].append(done)
+            self.on_report()
             self.reports.notify_all()
 
     def _failed(self, error: BaseException) -> None:
@@ -195,6 +197,25 @@ def test_a_crash_around_the_sink_loses_and_repeats_nothing(
     assert all(a[1] == b[0] for a, b in pairwise(chain))
 
 
+def test_a_range_that_ends_with_rows_and_reached_the_sink_is_reported_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Attempt(tmp_path)
+    honest = first.writer("one").deliver
+
+    def crashing(rows: pa.Table, first: int, through: int) -> None:
+        honest(rows, first, through)
+        raise Crash
+
+    monkeypatch.setattr(first.writer("one"), "deliver", crashing)
+    first.deliver(bucket(3, 30), bucket(4, 40))
+    second = Attempt(tmp_path)
+    (done,) = second.reported["one"]
+    assert (done.after, done.through) == (NOTHING, 4)
+    assert [each[:2] for each in done.buckets] == [(3, 1), (4, 1)]
+    assert Attempt(tmp_path).reported["one"] == [], "reported once"
+
+
 class Counting(us.Writer):
     """A writer that keeps no position. Its first call fails if a test asks for that."""
 
@@ -272,14 +293,38 @@ def test_output_of_another_run_is_not_taken_for_its_own(tmp_path: Path) -> None:
 def test_a_position_is_on_disk_with_its_name_before_copies_may_forget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[tuple[Path, int]] = []
+    disk = DiskRecord(tmp_path, monkeypatch)
+    journal = Journal(tmp_path / "one.json")
+    journal.write(5, None)
+    assert disk.steps == ["sync one.half", "rename one.half to one.json", "sync ."]
+    assert disk.synced["one.half"] == (tmp_path / "one.json").read_bytes()
+    assert journal.read() == (5, None)
 
-    def seen(folder: Path) -> None:
-        synced.append((folder, json.loads((folder / "one.json").read_text())["position"]))
 
-    monkeypatch.setattr(journal, "sync", seen)
-    Journal(tmp_path / "one.json").write(5, None)
-    assert synced == [(tmp_path, 5)]
+def test_an_intent_is_whole_on_disk_before_it_replaces_a_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DiskRecord(tmp_path, monkeypatch)
+    intent = DeliveredRange(5, 7, ((6, 2, "digest"),))
+    Journal(tmp_path / "one.json").write(5, intent)
+    assert disk.steps[:2] == ["sync one.half", "rename one.half to one.json"]
+    assert disk.synced["one.half"] == (tmp_path / "one.json").read_bytes()
+    assert Journal(tmp_path / "one.json").read() == (5, intent)
+
+
+def test_a_range_is_reported_when_rows_and_position_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path)
+    disk = DiskRecord(tmp_path, monkeypatch)
+    attempt.on_report = lambda: disk.steps.append("report")
+    attempt.deliver(bucket(3, 30))
+    (file,) = (tmp_path / "one").iterdir()
+    named = [f"rename one/.unfinished-{file.name} to one/{file.name}", "sync one"]
+    noted = ["rename delivery/one.half to delivery/one.json", "sync delivery", "report"]
+    assert [step for step in disk.steps if step in named] == named
+    assert disk.steps[-3:] == noted
+    assert disk.steps.index("sync one") < len(disk.steps) - 3
 
 
 def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 import understudy as us
+from disk_kit import DiskRecord
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.runtime.gateway import intake as module
 from understudy.runtime.gateway.intake import Intake
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.rows import to_stream, to_table
+from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Endpoint
 from understudy.runtime.transport.wire import Frame
 
@@ -136,6 +138,69 @@ def test_the_log_keeps_the_bytes_that_a_client_sent(gate: Gate, tmp_path: Path) 
     assert body in log.read_bytes()
 
 
+def push_of(number: int) -> Frame:
+    """The first push of a client to source `a`: one row, of this bucket."""
+    body = bytes(to_stream(to_table(make_flow().sources["a"], rows(number))))
+    return Frame({"kind": "push", "source": "a", "sequence": 0}, (body,))
+
+
+class LoneIntake:
+    """An intake whose own thread does not run: nothing commits but the call under test."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.intake = Intake(make_flow(), folder, lambda _buckets: None, lambda _problem: None)
+        self.intake.recover()
+        self._disk = DiskRecord(folder / "log", monkeypatch)
+        self._lives = 0
+        self._folder = folder
+
+    def after_a_loss_of_power(self) -> Intake:
+        """An intake that finds no more than what was synced."""
+        self._lives += 1
+        folder = self._folder / f"after-{self._lives}"
+        (folder / "log").mkdir(parents=True)
+        for name, held in self._disk.synced.items():
+            (folder / "log" / name).write_bytes(held)
+        return Intake(make_flow(), folder, lambda _buckets: None, lambda _problem: None)
+
+
+@pytest.fixture
+def lone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneIntake]:
+    made = LoneIntake(tmp_path, monkeypatch)
+    yield made
+    made.intake.end()
+
+
+def test_a_push_is_answered_when_the_disk_has_it(lone: LoneIntake) -> None:
+    answer = lone.intake.take_push("c", push_of(1), lambda _source: True)
+    assert answer is not None
+    assert (answer.kind, answer.head["duplicate"]) == ("accepted", False)
+    again = lone.after_a_loss_of_power()
+    again.recover()
+    assert again.sources_for("c")["a"]["last"] == 0
+    again.end()
+
+
+def test_a_repeated_push_is_answered_when_the_disk_has_the_first_one(lone: LoneIntake) -> None:
+    table = to_table(make_flow().sources["a"], rows(1))
+    # As by a connection that broke between the log's queue and its disk.
+    lone.intake._ingest.push("a", table, "c", 0, now_us=0)
+    answer = lone.intake.take_push("c", push_of(1), lambda _source: True)
+    assert answer is not None
+    assert (answer.kind, answer.head["duplicate"]) == ("accepted", True)
+    again = lone.after_a_loss_of_power()
+    again.recover()
+    assert again.sources_for("c")["a"]["last"] == 0
+    again.end()
+
+
+def test_a_source_has_ended_for_its_client_when_the_disk_has_its_end(lone: LoneIntake) -> None:
+    lone.intake.close_source("a")
+    again = lone.after_a_loss_of_power()
+    assert [(each.source, each.number) for each in again.recover()] == [("a", end_bucket(WIDTH_US))]
+    again.end()
+
+
 def test_bytes_that_are_no_rows_are_refused(gate: Gate) -> None:
     answer = pushed(gate, b"no rows")
     assert (answer.kind, answer.head["source"]) == ("refused", "a")
@@ -164,6 +229,31 @@ def test_back_pressure_is_not_silence(tmp_path: Path) -> None:
     gate.end()
 
 
+def test_a_client_that_waits_for_room_counts_as_heard(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Semaphore(0)
+    honest = gate.intake.wait_room
+
+    def waiting(source: str, timeout_s: float) -> bool:
+        asked.release()
+        return honest(source, timeout_s)
+
+    monkeypatch.setattr(gate.intake, "wait_room", waiting)
+    gate.intake.room("a", False)
+    channel = Channel("client c", lambda _frame: None, lambda _reason: None)
+    session = gate.intake.admit({"client": "c"})
+    session.on_open(channel)
+    channel.heard_at = long_ago = time.monotonic() - 1_000
+    thread = threading.Thread(target=session.on_frame, args=(push_of(1),))
+    thread.start()
+    # The second time that it asks for room, it has waited once.
+    for _ in range(2):
+        assert asked.acquire(timeout=PATIENCE_S)
+    assert channel.heard_at > long_ago
+    gate.intake.room("a", True)
+    thread.join()
+    assert channel.waiting == 2, "its sources, and the answer to its push"
+
+
 class Clock:
     """The monotonic clock, moved ahead at will. It tells when it was read again."""
 
@@ -180,6 +270,40 @@ class Clock:
             pass
         for _ in range(times):
             assert self._reads.acquire(timeout=PATIENCE_S)
+
+
+class OwnClock(Clock):
+    """A clock of its own, that moves by `step_us` whenever it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_us = 0
+
+    def __call__(self) -> int:
+        self.ahead_us += self.step_us
+        super().__call__()
+        return self.ahead_us
+
+
+def test_a_source_without_room_is_not_silent_although_no_push_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = OwnClock()
+    monkeypatch.setattr(module, "monotonic_us", ticks)
+    gate = Gate(make_flow(idle="10 s"), tmp_path)
+    with gate.client() as client:
+        client.push("a", rows(1))
+        gate.intake.room("a", False)
+        sealed = gate.intake.sealed_through["a"]
+        ticks.step_us = 500_000
+        # Three times the idle time, in steps too short to count as a stopped process.
+        ticks.wait_reads(60)
+        assert gate.intake.sealed_through["a"] == sealed
+        gate.intake.room("a", True)
+        # With room the same silence counts: the row's bucket is sealed.
+        while gate.next() != ("a", 1):
+            pass
+    gate.end()
 
 
 def test_a_stopped_process_is_not_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from threading import Barrier, Thread
 
 import pytest
 
+from disk_kit import DiskRecord
 from understudy.core.errors import BrokenInvariant
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.ingest.frames import HEADER_BYTES, Record, RecordKind
@@ -72,6 +73,64 @@ def test_what_was_not_committed_is_not_durable(tmp_path: Path) -> None:
     assert log.append(push(2)) > log.durable
     log.close()
     assert read_again(tmp_path) == [STATE, push(0), push(1)]
+
+
+def test_a_record_is_durable_once_it_is_synced_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = opened(tmp_path)
+    disk = DiskRecord(tmp_path, monkeypatch)
+    position = log.append(push(0))
+    while_syncing: list[int] = []
+    disk.during_sync = lambda _name: while_syncing.append(log.durable)
+    log.commit(position)
+    assert disk.steps == ["sync 00000001.wal"]
+    assert disk.synced["00000001.wal"] == (tmp_path / "00000001.wal").read_bytes()
+    assert push(0).body in disk.synced["00000001.wal"]
+    assert [durable < position for durable in while_syncing] == [True]
+    assert log.durable == position
+
+
+def test_a_record_that_comes_during_a_sync_waits_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = opened(tmp_path)
+    disk = DiskRecord(tmp_path, monkeypatch)
+    first = log.append(push(0))
+    meanwhile: list[int] = []
+
+    def append_meanwhile(_name: str) -> None:
+        if not meanwhile:
+            meanwhile.append(log.append(push(1)))
+
+    disk.during_sync = append_meanwhile
+    log.commit(first)
+    assert log.durable == first < meanwhile[0]
+    assert push(1).body not in disk.synced["00000001.wal"]
+    log.commit(meanwhile[0])
+    assert log.durable == meanwhile[0]
+    assert push(1).body in disk.synced["00000001.wal"]
+
+
+def test_a_segment_is_synced_before_it_has_its_name_and_its_name_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = opened(tmp_path)
+    disk = DiskRecord(tmp_path, monkeypatch)
+    log.roll(Record(RecordKind.STATE, {"state": 1}))
+    assert disk.steps == ["sync 00000002.wal.new", "rename 00000002.wal.new to 00000002.wal", "sync ."]
+    assert disk.synced["00000002.wal.new"] == (tmp_path / "00000002.wal").read_bytes()
+
+
+def test_a_cut_is_synced_before_anything_is_appended_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = filled(tmp_path)
+    file.write_bytes(file.read_bytes()[:-1])
+    disk = DiskRecord(tmp_path, monkeypatch)
+    log, _ = opened(tmp_path)
+    assert disk.steps == ["cut 00000001.wal", "sync 00000001.wal"]
+    log.close()
 
 
 def test_a_torn_tail_is_cut_off_wherever_it_tore(tmp_path: Path) -> None:

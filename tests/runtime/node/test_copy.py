@@ -21,6 +21,7 @@ from understudy.core.replica.events import (
     SnapshotFailed,
     SnapshotTaken,
 )
+from understudy.core.shape.partition import Copy
 from understudy.history.records import HandedRecord, InstalledRecord, ProducedRecord, SnapshotRecord
 from understudy.runtime.node.copy import HostedCopy
 from understudy.runtime.node.mover import PURPOSE
@@ -145,6 +146,25 @@ def test_a_snapshot_is_kept_while_it_is_lent_and_its_folder_goes_afterwards(
     assert lender.lent == {}
     lender.unlend(1)
     assert node.failures == []
+
+
+def test_a_snapshot_can_be_lent_the_moment_that_the_host_hears_of_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = node.begun(node.copy(COPY))
+    honest = node.inside
+
+    def lend_at_once(of: Copy, epoch: int, event: object) -> None:
+        if isinstance(event, SnapshotTaken):
+            copy.lend(state_of(event.version, NOTHING))
+        honest(of, epoch, event)
+
+    monkeypatch.setattr(node, "inside", lend_at_once)
+    copy.snapshot(1)
+    eventually(lambda: bool(node.failures) or not node.host_events.empty())
+    assert node.failures == []
+    assert node.next(SnapshotTaken) == SnapshotTaken(1)
+    assert copy.lent[1].snapshot.directory.exists()
 
 
 def test_a_snapshot_that_is_never_lent_goes_as_well(node: Node) -> None:

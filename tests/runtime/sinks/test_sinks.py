@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import understudy as us
+from disk_kit import DiskRecord
 from understudy.runtime.sinks.naming import file_name
 
 FORMATS = [us.Parquet, us.JsonLines]
@@ -44,6 +45,20 @@ def test_each_range_is_one_file_and_the_position_survives(tmp_path: Path, kind: 
     assert ids(out) == [1, 2, 3, 4]
     assert opened(kind(out)).recover() == 10
     assert kind(out).earlier_output() == str(out)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_is_synced_before_it_has_its_name_and_its_name_before_it_counts(
+    tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = opened(kind(tmp_path))
+    writer.recover()
+    disk = DiskRecord(tmp_path, monkeypatch)
+    writer.deliver(rows(1, 2, 3), 3, 9)
+    (file,) = tmp_path.iterdir()
+    hidden = f".unfinished-{file.name}"
+    assert disk.steps == [f"sync {hidden}", f"rename {hidden} to {file.name}", "sync ."]
+    assert disk.synced[hidden] == file.read_bytes()
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -1,0 +1,59 @@
+"""The node process with a real ZooKeeper; small engines in the place of those of Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_run import SmallEngines
+
+from understudy.flow.errors import EnvironmentFailed
+from understudy.history.reading import records_of
+from understudy.history.records import BegunRecord, EndedRecord
+from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.node import process as module
+from understudy.runtime.node.process import Node
+from understudy.runtime.process import Ending
+from understudy.runtime.settings import RunSettings
+
+pytestmark = pytest.mark.cluster
+
+FLOW = """
+import understudy as us
+
+flow = us.Flow("small", bucket="100 ms")
+rows = flow.source("rows", us.Push("k bigint, ts timestamp"), time="ts")
+
+@flow.fragment(rows, time="ts")
+def same(rows):
+    return rows
+
+flow.sink(same, us.Console(), name="out")
+"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "recorded"),
+    [(None, [BegunRecord, EndedRecord]), (EnvironmentFailed("The disk is full."), [BegunRecord])],
+)
+def test_only_a_node_that_did_not_fail_records_a_good_end(
+    tmp_path: Path,
+    failure: EnvironmentFailed | None,
+    recorded: list[type],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "flow.py").write_text(FLOW)
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        settings = RunSettings("run", str(tmp_path / "flow.py"), str(tmp_path), server.address)
+        monkeypatch.setattr(module, "session", lambda **_: None)
+        monkeypatch.setattr(module, "stop_session", lambda: None)
+        monkeypatch.setattr(module, "warm_up", lambda *_: 0.0)
+        monkeypatch.setattr(module, "FlowEngines", lambda flow, *_: SmallEngines(flow, settings))
+        ending = Ending()
+        node = Node(settings, "node-1", 1, ending)
+        if failure is None:
+            ending.ask()
+        else:
+            ending.fail(failure)
+        node.run()
+    assert [type(record) for record in records_of(settings.history_file(node.name))] == recorded
