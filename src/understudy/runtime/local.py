@@ -50,9 +50,6 @@ RETRY_PAUSE_S_MAX = 30.0
 #: A process that worked for so long before it failed has failed for the first time.
 WORKED_S = 60.0
 
-#: Lets processes go on when its standard input closes.
-WAKER = 'read -r _; kill -CONT "$@" 2>/dev/null'
-
 
 @dataclass
 class Child:
@@ -103,7 +100,6 @@ class LocalRun:
         self._places = nodes
         self._begun = False
         self._respawn = respawn
-        self._wakers: list[subprocess.Popen[bytes]] = []
         self._zookeeper_failures = 0
         self._zookeeper_again_at = 0.0
         self._zookeeper_failure = ""
@@ -221,9 +217,6 @@ class LocalRun:
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a process and everything it started, as the loss of its host would."""
-        if number is signal.SIGSTOP:
-            # Stopped, it would not notice that this process is gone, and stay for ever.
-            self._wakers.append(_waker([process.pid for process in family(self.pid(name))]))
         signal_tree(self.pid(name), number)
 
     def restart(self, name: str) -> None:
@@ -254,8 +247,6 @@ class LocalRun:
                 child.process.wait()
         # A Java ends when it notices that its node is gone. One that is still starting takes a while to.
         signal_all(families, signal.SIGKILL)
-        for waker in self._wakers:
-            waker.communicate()
         if self.zookeeper is not None:
             self.zookeeper.stop()
         sweep()
@@ -358,11 +349,6 @@ def _setback(name: str, failures: int, again_at: float, why: str) -> Setback:
         f"{name} failed, {times}, and is started again in {wait_s:.0f} s; "
         f"the other processes go on and keep their state. {why}",
     )
-
-
-def _waker(pids: list[int]) -> subprocess.Popen[bytes]:
-    command = ["/bin/sh", "-c", WAKER, "waker", *map(str, pids)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def new_run_folder(base: Path, flow_name: str) -> Path:

@@ -18,6 +18,7 @@ the very lock that the handler needs. So the signal only writes a byte to a pipe
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import select
@@ -40,6 +41,8 @@ BUG_EXIT_CODE = 70
 OVERDUE_EXIT_CODE = 75
 #: How long a process may take to end in good order.
 END_TIMEOUT_S = 5.0
+#: Of prctl(2).
+PR_SET_PDEATHSIG = 1
 
 
 def failure_file(folder: Path, name: str) -> Path:
@@ -138,8 +141,16 @@ def _listen(ending: Ending, with_parent: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if with_parent:
+        _wake_with_parent()
     sources = [reading, sys.__stdin__.fileno()] if with_parent and sys.__stdin__ is not None else [reading]
     threading.Thread(target=_await_signal, args=(ending, sources), name="signals", daemon=True).start()
+
+
+def _wake_with_parent() -> None:
+    """Go on when the parent is gone: a process that is stopped would not notice, and stay for ever."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
 
 
 def _await_signal(ending: Ending, sources: list[int]) -> None:
