@@ -116,3 +116,8 @@ def test_rows_that_are_too_many_for_one_push_say_so(
 def test_an_address_without_host_or_port_is_refused_at_once(address: str) -> None:
     with pytest.raises(UserError, match="is no address"):
         Client(address)
+
+
+def test_a_name_that_cannot_be_written_is_refused_at_once() -> None:
+    with pytest.raises(UserError, match=r"'a\\udcff' is no name for a client"):
+        Client("127.0.0.1:7700", name="a\udcff")

@@ -102,6 +102,16 @@ def test_a_process_that_hangs_after_a_failure_still_says_why(start: Start, tmp_p
     assert failure_file(tmp_path, "node-1").read_text() == "The disk is full.\n"
 
 
+def test_a_reason_may_name_a_file_whose_name_is_not_utf_8(start: Start, tmp_path: Path) -> None:
+    process = start(r"""
+        ending.fail(EnvironmentFailed("There is no b\udcff2.jsonl."))
+        time.sleep(1000)
+    """)
+    assert process.wait(20) == EnvironmentFailed.exit_code
+    assert failure_file(tmp_path, "node-1").read_text() == "There is no b\\udcff2.jsonl.\n"
+    assert "There is no b\\udcff2.jsonl." in (tmp_path / "logs" / "node-1.log").read_text()
+
+
 def test_a_process_ends_when_any_of_its_threads_fails(start: Start, tmp_path: Path) -> None:
     process = start("""
         def fail():

@@ -65,6 +65,10 @@ class Client:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise UserError(f"{address!r} is no address. Write host:port, such as 127.0.0.1:7700.")
+        if name is not None and any("\ud800" <= each <= "\udfff" for each in name):
+            raise UserError(
+                f"{name!r} is no name for a client: it holds half a character. Give a name in UTF-8."
+            )
         self.name = name or f"client-{uuid.uuid4().hex[:12]}"
         self._address = address
         self._timeout_s = timeout_s

@@ -203,7 +203,8 @@ def _failed(name: str, settings: RunSettings, problem: BaseException) -> int:
     try:
         file = failure_file(settings.path, name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
+        # A name of a file that is not UTF-8 may be part of it.
+        file.write_text(text + "\n", errors="backslashreplace")
     except OSError as trouble:
         log.error("why it fails could not be left in %s: %s", settings.path / "failed", trouble)  # noqa: TRY400
     return code
@@ -211,7 +212,7 @@ def _failed(name: str, settings: RunSettings, problem: BaseException) -> int:
 
 def _log_to(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(file)
+    handler = logging.FileHandler(file, errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

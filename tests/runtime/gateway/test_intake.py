@@ -206,6 +206,13 @@ def test_bytes_that_are_no_rows_are_refused(gate: Gate) -> None:
     assert (answer.kind, answer.head["source"]) == ("refused", "a")
 
 
+def test_rows_that_were_damaged_on_their_way_are_refused(gate: Gate) -> None:
+    body = bytes(to_stream(to_table(make_flow().sources["a"], rows(1, 2, 3))))
+    answer = pushed(gate, body[:-16])
+    assert (answer.kind, answer.head["source"], answer.head["sequence"]) == ("refused", "a", 0)
+    assert "no Arrow stream" in answer.head["why"]
+
+
 def test_a_push_to_an_unknown_source_is_refused_with_its_name(gate: Gate) -> None:
     with gate.client() as client, pytest.raises(us.FlowError, match="no source 'c'"):
         client.push("c", rows(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -15,7 +16,7 @@ import pytest
 
 import understudy as us
 from understudy.flow.kinds import SourceKind
-from understudy.runtime.ingest import file_blocks
+from understudy.runtime.ingest import file_blocks, files
 from understudy.runtime.ingest.feed import Feed, open_feed, run_feed
 from understudy.runtime.ingest.ingest import Ingest
 
@@ -106,7 +107,7 @@ def line(number: int) -> str:
 
 def written(folder: Path, form: str, files: int, rows: int) -> us.Files:
     """A folder of files that together hold the rows 0, 1, 2, ..."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for index in range(files):
         numbers = range(index * rows, (index + 1) * rows)
         path = folder / f"part-{index:03d}.{form}"
@@ -195,6 +196,16 @@ def test_bad_content_is_named_with_file_and_line(tmp_path: Path, name: str, text
     assert ingest.last("s", "reader") is None
 
 
+def test_a_damaged_parquet_file_is_bad_content_and_no_failure_of_the_disk(tmp_path: Path) -> None:
+    kind = written(tmp_path / "in", "parquet", files=1, rows=5)
+    path = tmp_path / "in" / "part-000.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xff" * 60 + whole[64:])
+    _, reader, _ = started(kind, tmp_path)
+    with pytest.raises(us.RowError, match=r"part-000\.parquet is not a Parquet file"):
+        reader.step(0)
+
+
 def test_a_missing_file_is_named_unless_it_is_followed(tmp_path: Path) -> None:
     _, reader, _ = started(us.Files(tmp_path / "nowhere", SCHEMA), tmp_path)
     with pytest.raises(us.FlowError, match=r"no file or folder .*nowhere"):
@@ -205,6 +216,66 @@ def test_a_csv_may_leave_columns_out_and_values_empty(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("id,ts\n,1970-01-01T00:00:00Z\n")
     (row,) = read_all(us.Files(tmp_path / "x.csv", SCHEMA, format="csv"), tmp_path)
     assert (row["id"], row["word"]) == (None, None)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_a_file_whose_name_is_not_utf_8_is_read_like_any_other(tmp_path: Path, form: str) -> None:
+    folder = tmp_path / "in"
+    kind = written(folder, form, files=3, rows=5)
+    (folder / f"part-001.{form}").rename(folder / os.fsdecode(b"part-001\xff." + form.encode()))
+    assert [row["id"] for row in read_all(kind, tmp_path, crash_every=1)] == list(range(15))
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_a_file_that_the_disk_does_not_give_may_be_read_later(tmp_path: Path, form: str) -> None:
+    folder = tmp_path / "in"
+    kind = written(folder, form, files=1, rows=5)
+    # Nothing is mapped at the start of a process's memory: reading there fails as on a broken disk.
+    (folder / f"part-000.{form}").rename(tmp_path / "kept")
+    (folder / f"part-000.{form}").symlink_to("/proc/self/mem")
+    ingest, reader, _ = started(kind, tmp_path)
+    with pytest.raises(us.EnvironmentFailed, match=r"source 's': .*part-000\..* cannot be read: \[Errno"):
+        reader.step(0)
+    ingest.close()
+    (tmp_path / "kept").replace(folder / f"part-000.{form}")
+    assert len(read_all(kind, tmp_path)) == 5
+
+
+def test_a_followed_parquet_file_is_waited_for_until_it_is_complete(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "in"
+    written(folder, "parquet", files=3, rows=5)
+    half = folder / "part-001.parquet"
+    whole = half.read_bytes()
+    ingest, reader, _ = started(us.Files(folder, SCHEMA, format="parquet", follow=True), tmp_path)
+    for size in (0, 3, len(whole) // 2, len(whole) - 1):
+        half.write_bytes(whole[:size])
+        while reader.step(0) == 0:
+            pass
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"{half} is not a Parquet file" in warning
+    assert ingest.rows_taken == 5
+    half.write_bytes(whole)
+    while reader.step(0) == 0:
+        pass
+    ingest.close_source("s")
+    ingest.commit()
+    assert [row["id"] for row in rows_of(ingest.take())] == list(range(15))
+
+
+def test_a_followed_parquet_file_that_stays_incomplete_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "UNCHANGED_US_MAX", 1_000_000)
+    path = tmp_path / "x.parquet"
+    _, reader, _ = started(us.Files(path, SCHEMA, format="parquet", follow=True), tmp_path)
+    for text in ("PAR1", "PAR1 and more"):
+        path.write_text(text)
+        # The clock that is set forward here is not the one that counts.
+        assert [reader.step(now_us) for now_us in (0, 0, 0, 10**15, 0)][-1] == 200_000
+    with pytest.raises(us.RowError, match=r"x\.parquet is not a Parquet file"):
+        reader.step(0)
 
 
 def test_the_loop_asks_before_each_push_and_ends_when_stopped(tmp_path: Path) -> None:

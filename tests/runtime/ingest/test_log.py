@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import struct
 from pathlib import Path
 from threading import Barrier, Thread
 
@@ -11,7 +13,7 @@ import pytest
 from disk_kit import DiskRecord
 from understudy.core.errors import BrokenInvariant
 from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.ingest.frames import HEADER_BYTES, Record, RecordKind
+from understudy.runtime.ingest.frames import HEADER_BYTES, Record, RecordKind, frame
 from understudy.runtime.ingest.log import Log
 
 STATE = Record(RecordKind.STATE, {"state": 0})
@@ -62,6 +64,24 @@ def test_what_was_committed_is_read_again(tmp_path: Path) -> None:
     log.commit()
     log.close()
     assert read_again(tmp_path) == [STATE, push(0), push(1), push(2), push(3)]
+
+
+def test_any_text_is_read_again(tmp_path: Path) -> None:
+    # A name of a file need not be UTF-8: Python reads its bytes as halves of characters.
+    record = Record(RecordKind.PUSH, {"note": {"file": os.fsdecode(b"b\xff2 gr\xc3\xb6\xc3\x9fer")}})
+    log, _ = opened(tmp_path)
+    log.append(record)
+    log.commit()
+    log.close()
+    assert read_again(tmp_path) == [STATE, record]
+
+
+def test_a_head_in_utf_8_is_read_too(tmp_path: Path) -> None:
+    segment, head = filled(tmp_path, commits=1), '{"note":"größer"}'.encode()
+    written = struct.pack("<BIQ", RecordKind.PUSH, len(head), 4) + head + b"body"
+    with segment.open("ab") as file:
+        file.write(b"".join(frame([written])))
+    assert read_again(tmp_path)[-1] == Record(RecordKind.PUSH, {"note": "größer"}, b"body")
 
 
 def test_what_was_not_committed_is_not_durable(tmp_path: Path) -> None:

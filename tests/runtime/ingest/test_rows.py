@@ -181,10 +181,28 @@ def test_a_stream_with_offsets_outside_its_text_is_refused() -> None:
     text = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"a")])
     table = to_table(SOURCE, [row(), row()])
     damaged = table.set_column(0, table.schema.field("name"), text)
-    with pytest.raises(pa.ArrowInvalid):
+    with pytest.raises(us.RowError, match="no Arrow stream"):
         from_stream(SOURCE, stream_of(damaged))
+
+
+def test_a_stream_that_is_cut_off_is_refused_wherever_it_was_cut() -> None:
+    table = to_table(SOURCE, [row(n=1), row(n=2)])
+    # The last eight bytes only mark the end, which the end of the bytes does as well.
+    whole = stream_of(table)[:-8]
+    schema_end = len(stream_of(table.slice(0, 0))) - 8
+    for cut in {*range(len(whole))} - {schema_end}:
+        with pytest.raises(us.RowError, match="source 'packets': the rows are no Arrow stream"):
+            from_stream(SOURCE, whole[:cut])
+
+
+def test_a_time_that_python_cannot_hold_is_named_too() -> None:
+    ages = pa.array([0, 2**62], pa.timestamp("s", "UTC"))
+    with pytest.raises(us.RowError, match=r"row 1, field 'ts'.*does not fit"):
+        to_table(SOURCE, pa.table({"ts": ages}))
 
 
 def test_no_rows_are_a_push_too() -> None:
     assert to_table(SOURCE, []).num_rows == 0
     assert to_table(SOURCE, {}).schema.equals(SOURCE.arrow_schema)
+    guessed = pa.table({"name": pa.array([], pa.float64()), "ts": pa.array([], pa.bool_())})
+    assert to_table(SOURCE, guessed).schema.equals(SOURCE.arrow_schema)

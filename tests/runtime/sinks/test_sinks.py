@@ -131,6 +131,44 @@ def test_json_lines_hold_every_type(tmp_path: Path) -> None:
     }
 
 
+def test_a_row_of_any_length_is_read_from_json_lines(tmp_path: Path) -> None:
+    texts = ["short", "x" * (3 << 20), "short", "y" * (2 << 20)]
+    writer = opened(us.JsonLines(tmp_path))
+    writer.recover()
+    writer.deliver(pa.table({"id": range(4), "text": texts}), 1, 1)
+    table = us.read_output(tmp_path)
+    assert (table.column_names, table.column("text").to_pylist()) == (["id", "text"], texts)
+
+
+def test_texts_in_json_lines_stay_texts_even_if_all_look_like_times(tmp_path: Path) -> None:
+    writer = opened(us.JsonLines(tmp_path))
+    writer.recover()
+    both: list[dict[str, Any]] = []
+    for number, text in enumerate(["2024-05-01T12:00:00Z", "hello", "2024-05-01", "2024-05-01 12:00:00"]):
+        row = {
+            "n": 1.5,
+            "said": text,
+            "all": [{"at": text, "n": number}],
+            "z": None,
+            "in": {"a": [text], "b": 1},
+        }
+        writer.deliver(pa.Table.from_pylist([row]), number, number)
+        both.append(row)
+    table = us.read_output(tmp_path)
+    assert table.to_pylist() == both
+    assert table.column_names == list(both[0])
+
+
+def test_times_and_days_in_json_lines_are_read_as_the_texts_that_they_are(tmp_path: Path) -> None:
+    noon = dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)
+    writer = opened(us.JsonLines(tmp_path))
+    writer.recover()
+    writer.deliver(pa.table({"at": [noon], "day": [noon.date()]}), 1, 1)
+    assert us.read_output(tmp_path).to_pylist() == [
+        {"at": "2024-05-01T12:00:00.000000Z", "day": "2024-05-01"}
+    ]
+
+
 def test_the_console_shows_the_range_and_the_first_rows(capsys: pytest.CaptureFixture[str]) -> None:
     writer = opened(us.Console(rows_max=2))
     assert writer.recover() is None

@@ -2,7 +2,8 @@
 
 A cursor says where to go on: the file's name, the byte (for Parquet the row) and the lines before it. It goes
 into the log as the note of the push that carries the rows, so reading resumes exactly behind the last logged
-row. Content that does not fit is a RowError that names file and line.
+row. Content that does not fit is a RowError that names file and line. A file that cannot be read at all is
+EnvironmentFailed: it may be read later.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from understudy.flow.errors import RowError
+from understudy.flow.errors import EnvironmentFailed, RowError
 from understudy.flow.model import Source
 from understudy.flow.schema import TIMESTAMP
 from understudy.runtime.ingest.rows import times_from_text, to_table
@@ -44,22 +45,28 @@ class Block:
     cursor: Cursor
 
 
+class NotParquet(RowError):
+    """A file that cannot be read as Parquet: it is incomplete, damaged or something else."""
+
+
 def next_block(source: Source, kind: str, path: Path, cursor: Cursor, *, complete: bool) -> Block | None:
     """The next rows of the file, or None at its end.
 
-    Unless the file is `complete`, a last line without a line break may still be growing and is left alone.
+    Unless the file is `complete`, a last line without a line break may still be growing and is left alone. A
+    Parquet file that is still being written raises NotParquet, as does one that will never be one.
     """
     try:
         if kind == "parquet":
             return _parquet_block(source, path, cursor)
         return _text_block(source, kind, path, cursor, complete)
     except OSError as problem:
-        raise RowError(f"source {source.name!r}: {path} cannot be read: {problem}.") from problem
+        raise EnvironmentFailed(f"source {source.name!r}: {path} cannot be read: {problem}.") from problem
 
 
 def _parquet_block(source: Source, path: Path, cursor: Cursor) -> Block | None:
     try:
-        with pq.ParquetFile(path) as file:
+        # Opened here: Arrow takes only names in UTF-8, and does not say which error is the disk's.
+        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             groups, skip = list(range(file.num_row_groups)), cursor.at
             while groups and skip >= file.metadata.row_group(groups[0]).num_rows:
                 skip -= file.metadata.row_group(groups.pop(0)).num_rows
@@ -67,8 +74,12 @@ def _parquet_block(source: Source, path: Path, cursor: Cursor) -> Block | None:
                 return None
             # One group at a time: a block must not depend on how a batch would straddle two of them.
             rows = file.read_row_group(groups[0]).slice(skip, _BLOCK_ROWS)
-    except pa.ArrowException as problem:
-        raise RowError(f"source {source.name!r}: {path} is not a Parquet file: {problem}.") from problem
+    except (pa.ArrowException, OSError) as problem:
+        # Arrow tells of bytes that it cannot read by an OSError without a number; others are the disk's.
+        if isinstance(problem, OSError) and problem.errno is not None:
+            raise
+        why = " ".join(str(problem).split()).rstrip(".")
+        raise NotParquet(f"source {source.name!r}: {path} is not a Parquet file: {why}.") from problem
     try:
         table = to_table(source, rows)
     except RowError as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ from understudy.flow.errors import FlowError
 from understudy.flow.kinds import Batch, Reader, SourceKind
 from understudy.flow.model import Source
 from understudy.flow.schema import parse_schema
-from understudy.runtime.ingest.file_blocks import Block, Cursor, next_block
+from understudy.runtime.ingest.file_blocks import Block, Cursor, NotParquet, next_block
 
 FORMATS = ("jsonl", "csv", "parquet")
 _POLL_US = 200_000
+#: A followed Parquet file that is incomplete and has not changed for this long will not be completed.
+UNCHANGED_US_MAX = 600_000_000
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,8 @@ class Files(SourceKind):
 
     With `follow`, the source goes on when the last file grows or a file with a greater name appears; without
     it, the source ends with the last file. Names that start with "." or "_" are skipped. A csv file has a
-    header line; an empty field is null, except in a string column.
+    header line; an empty field is null, except in a string column. With `follow`, a Parquet file that is
+    still being written holds back the files behind it until it is complete.
     """
 
     path: str | Path
@@ -56,6 +62,16 @@ class Files(SourceKind):
         return f"{self.format} files at {self.path}{', followed' if self.follow else ''}"
 
 
+@dataclass(slots=True)
+class _Incomplete:
+    """A file that could not be read yet, and how many times in a row it was found as it is."""
+
+    path: Path
+    size_bytes: int
+    changed_ns: int
+    looks: int = 0
+
+
 class FilesReader(Reader):
     """A block of rows at a time. With `follow`, only the last file may grow."""
 
@@ -64,6 +80,7 @@ class FilesReader(Reader):
         self._kind = kind
         self._path = Path(kind.path)
         self._cursor = Cursor(**position) if position else None
+        self._incomplete: _Incomplete | None = None
 
     def read(self, now_us: int) -> Batch:
         block = self._next_block()
@@ -81,10 +98,29 @@ class FilesReader(Reader):
             same = self._cursor is not None and self._cursor.file == name
             cursor = self._cursor if same and self._cursor else Cursor(name)
             complete = not self._kind.follow or index < len(names) - 1
-            block = next_block(self._source, self._kind.format, files[name], cursor, complete=complete)
+            try:
+                block = next_block(self._source, self._kind.format, files[name], cursor, complete=complete)
+            except NotParquet as problem:
+                if not self._kind.follow:
+                    raise
+                self._wait_for(files[name], problem)
+                return None
             if block is not None:
                 return block
         return None
+
+    def _wait_for(self, path: Path, problem: NotParquet) -> None:
+        """Note that a file is not complete yet; raise the problem if it has not changed for too long."""
+        stat = path.stat()
+        now = _Incomplete(path, stat.st_size, stat.st_mtime_ns)
+        before, self._incomplete = self._incomplete, now
+        if before is None or before.path != path:
+            log.warning("%s It may still be written: it and the files behind it are waited for.", problem)
+        elif (before.size_bytes, before.changed_ns) == (now.size_bytes, now.changed_ns):
+            # Counted, not measured: a wall clock that is set forward is not time that has passed.
+            now.looks = before.looks + 1
+        if now.looks * _POLL_US >= UNCHANGED_US_MAX:
+            raise problem
 
     def _files(self) -> dict[str, Path]:
         if self._path.is_dir():

@@ -48,7 +48,8 @@ class Record:
 
     def encoded(self) -> list[bytes | memoryview]:
         """The record in pieces: bodies are large, and joining them would copy them."""
-        head = json.dumps(self.head, ensure_ascii=False, separators=(",", ":")).encode()
+        # In ASCII: a position may hold the name of a file, which need not be UTF-8.
+        head = json.dumps(self.head, separators=(",", ":")).encode()
         return [_RECORD.pack(self.kind, len(head), len(self.body)) + head, self.body]
 
 

@@ -50,12 +50,16 @@ def to_table(source: Source, rows: object) -> pa.Table:
 def from_stream(source: Source, body: Encoded) -> tuple[pa.Table, Encoded]:
     """The rows of an Arrow IPC stream from outside, and a stream of the source's schema that holds them.
 
-    That is `body` itself where its schema fits. Bytes that are no such stream raise an ArrowException.
+    That is `body` itself where its schema fits. Bytes that are no such stream raise a RowError.
     """
-    with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
-        given = stream.read_all()
-    # Offsets that point outside their buffer would end the process, not raise.
-    given.validate(full=True)
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
+            given = stream.read_all()
+        # Offsets that point outside their buffer would end the process, not raise.
+        given.validate(full=True)
+    # Arrow tells of bytes that are damaged or missing by an OSError, too; nothing is read from a disk here.
+    except (pa.ArrowException, OSError, ValueError) as problem:
+        raise RowError(f"source {source.name!r}: the rows are no Arrow stream: {problem}.") from problem
     table = to_table(source, given)
     return table, body if given.schema.equals(source.arrow_schema) else to_stream(table)
 
@@ -122,6 +126,9 @@ def _from_dicts(source: Source, rows: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def _array(source: Source, field: pa.Field, values: Any, count: int) -> pa.Array:
+    if not count:
+        # An empty column has whatever type its maker guessed, and no value that could not fit.
+        return pa.array([], field.type)
     try:
         array = _converted(values, field.type)
     except _PROBLEMS:
@@ -135,16 +142,34 @@ def _array(source: Source, field: pa.Field, values: Any, count: int) -> pa.Array
 
 def _culprit(values: Any, kind: pa.DataType, count: int) -> tuple[int, object]:
     """The first value that does not convert alone; if all do, the first that does not fit its neighbours."""
-    plain = values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        # All values of an array are of one type: no neighbour is to blame.
+        alone = (values.slice(index, 1) for index in range(count))
+        index = next((index for index, one in enumerate(alone) if not _converts(one, kind)), 0)
+        return index, _plain(values.slice(index, 1))
+    plain = list(values)
     for index, value in enumerate(plain):
-        one = values.slice(index, 1) if isinstance(values, pa.Array | pa.ChunkedArray) else [value]
-        try:
-            _converted(one, kind)
-        except _PROBLEMS:
+        if not _converts([value], kind):
             return index, value
     different = (index for index in range(1, count) if type(plain[index]) is not type(plain[0]))
     index = next(different, 0)
     return index, plain[index]
+
+
+def _converts(values: Any, kind: pa.DataType) -> bool:
+    try:
+        _converted(values, kind)
+    except _PROBLEMS:
+        return False
+    return True
+
+
+def _plain(one: pa.Array | pa.ChunkedArray) -> object:
+    """The only value of an array, as Python's; as Arrow writes it if Python cannot hold it."""
+    try:
+        return one[0].as_py()
+    except (ValueError, OverflowError):
+        return " ".join(one.to_string().split())
 
 
 def _converted(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:

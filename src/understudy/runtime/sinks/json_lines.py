@@ -15,6 +15,9 @@ import pyarrow.json as pj
 
 from understudy.runtime.sinks.folder import FolderSink
 
+#: Read in blocks of this size, or of the longest line: Arrow wants a line to fit into one.
+_BLOCK_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class JsonLines(FolderSink):
@@ -33,7 +36,25 @@ class JsonLines(FolderSink):
 
     @staticmethod
     def read(file: Path) -> pa.Table:
-        return pj.read_json(file)
+        with file.open("rb") as lines:
+            longest = max(map(len, lines), default=0)
+        blocks = pj.ReadOptions(block_size=max(_BLOCK_BYTES, longest))
+        table = pj.read_json(file, blocks)
+        texts = pa.schema([field.with_type(_without_times(field.type)) for field in table.schema])
+        if texts.equals(table.schema):
+            return table
+        return pj.read_json(file, blocks, pj.ParseOptions(explicit_schema=texts))
+
+
+def _without_times(inferred: pa.DataType) -> pa.DataType:
+    """The type with texts for times, which Arrow infers if all texts of a file happen to look like times."""
+    if pa.types.is_timestamp(inferred):
+        return pa.string()
+    if pa.types.is_list(inferred):
+        return pa.list_(_without_times(inferred.value_type))
+    if pa.types.is_struct(inferred):
+        return pa.struct([field.with_type(_without_times(field.type)) for field in inferred])
+    return inferred
 
 
 def json_lines(table: pa.Table) -> list[str]:
