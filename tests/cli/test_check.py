@@ -231,6 +231,14 @@ def test_histories_of_different_flows_are_the_users_mistake(
     assert "is a history of other, the others of sessions" in capsys.readouterr().err
 
 
+def test_a_file_that_is_no_history_is_the_users_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "flow.py").write_text("pass\n")
+    assert main(["check", str(tmp_path / "flow.py")]) == 2
+    assert "not a history" in capsys.readouterr().err
+
+
 def test_files_are_judged_together_as_one_run(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = sorted(map(str, (run_folder / "history").iterdir()))
     assert main(["check", *files]) == 0

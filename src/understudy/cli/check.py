@@ -50,6 +50,10 @@ def histories(given: Sequence[Path]) -> list[tuple[str, list[Path]]]:
                 raise UserError(f"{path}: no history in it. Was the run started with --no-history?")
             runs.append((str(path), found))
         elif path.is_file():
+            if path.suffix != ".jsonl":
+                raise UserError(
+                    f"{path}: not a history. Name a run's folder, or .jsonl files of its history."
+                )
             files.append(path)
         else:
             raise UserError(f"{path}: there is no such file or folder.")

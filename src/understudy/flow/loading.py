@@ -12,6 +12,8 @@ from types import ModuleType
 from understudy.flow.errors import FlowError, UserError
 from understudy.flow.flow import Flow
 
+NO_SPARK_YET = " There is no Spark yet when a flow file is loaded: do this inside the fragment."
+
 
 def load(path: str | Path) -> Flow:
     """The one flow that the file builds, validated. Any mistake in it is a FlowError with file and line."""
@@ -68,7 +70,9 @@ def _execute(file: Path) -> ModuleType:
     except UserError as problem:
         raise FlowError(f"{place_of(file, problem)}: {problem}") from None
     except (Exception, SystemExit) as problem:
-        raise FlowError(f"{place_of(file, problem)}: {type(problem).__name__}: {problem}") from None
+        innermost = traceback.extract_tb(problem.__traceback__)[-1].filename
+        advice = NO_SPARK_YET if "pyspark" in Path(innermost).parts else ""
+        raise FlowError(f"{place_of(file, problem)}: {type(problem).__name__}: {problem}{advice}") from None
     finally:
         del sys.modules[name]
     return module
