@@ -41,6 +41,7 @@ from understudy.history.records import (
 )
 from understudy.history.writing import PartedFile, older_parts
 from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.gateway.journal import Journal
 from understudy.runtime.ingest.ingest import Ingest
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import status_of
@@ -149,6 +150,9 @@ def write_log(settings: RunSettings, buckets: int) -> None:
         ingest.push(source.name, rows, "study", sequence, now_us=begin_us)
     ingest.commit()
     ingest.close()
+    for sink in flow.sinks:
+        # A log that has taken rows in has journals beside it.
+        Journal(settings.path / "delivery" / f"{sink}.json").write(NOTHING, None)
 
 
 def free_port() -> int:

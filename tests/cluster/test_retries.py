@@ -17,9 +17,10 @@ from counting import PUSHED, write_flow
 from understudy.cli.main import main
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.policy import policy_named
+from understudy.runtime.client import Client
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.local import LocalRun
-from understudy.runtime.process import failure_file, ready_file
+from understudy.runtime.process import failure_file, finished_file, ready_file
 from understudy.runtime.settings import RunSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -149,3 +150,68 @@ def test_a_zookeeper_of_the_runs_own_that_cannot_start_again_is_tried_until_it_c
             assert run.children["gateway"].running
         look_until(run, lambda: "zookeeper" not in run.setbacks)
         assert run.zookeeper.running
+
+
+def test_a_gateway_whose_log_is_gone_comes_up_when_it_is_put_back(run: LocalRun, tmp_path: Path) -> None:
+    run.start()
+    look_until(run, ready_file(run.settings.path, "gateway").exists)
+    # From here on there is something to lose.
+    run.check()
+    address = f"{run.settings.host}:{run.settings.gateway_port}"
+    with Client(address, timeout_s=60) as client:
+        client.push("numbers", [{"key": 1, "value": 2, "ts": 0}])
+    (segment,) = (run.settings.path / "log").glob("*.wal")
+    kept = segment.rename(tmp_path / segment.name)
+    run.kill("gateway")
+    look_until(run, lambda: "gateway" in run.setbacks)
+    assert "Rows that were acknowledged cannot be recovered" in run.setbacks["gateway"].text
+    kept.rename(segment)
+    look_until(run, lambda: run.status() is not None)
+
+
+#: A sink that never gets to the end of its closing.
+STUCK = """
+import time
+from dataclasses import dataclass
+import understudy as us
+
+class Stuck(us.Writer):
+    def __init__(self, mark):
+        self._mark = mark
+
+    def deliver(self, rows, first, through):
+        pass
+
+    def close(self):
+        self._mark.touch()
+        time.sleep(1000)
+
+@dataclass(frozen=True)
+class StuckSink(us.SinkKind):
+    def open(self, sink, folder):
+        return Stuck(folder / "closing")
+
+flow = us.Flow("stuck")
+rows = flow.source("numbers", us.Push("n int, ts timestamp"), time="ts")
+
+@flow.fragment(rows, time="ts")
+def same(rows):
+    return rows
+
+flow.sink(same, StuckSink(), name="out")
+"""
+
+
+def test_a_gateway_that_dies_after_all_is_delivered_is_not_started_again(run: LocalRun) -> None:
+    Path(run.settings.flow_path).write_text(STUCK)
+    run.start()
+    look_until(run, ready_file(run.settings.path, "gateway").exists)
+    with Client(f"{run.settings.host}:{run.settings.gateway_port}", timeout_s=60) as client:
+        client.close_source("numbers")
+    look_until(run, (run.settings.path / "closing").exists)
+    assert finished_file(run.settings.path).exists()
+    run.kill("gateway")
+    run.children["gateway"].process.wait()
+    assert run.finished
+    run.check()
+    assert run.children["gateway"].incarnation == 1

@@ -48,7 +48,10 @@ class Writer(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - most writers have nothing to close
-        """The run ends in order. Not called after a crash or a failure."""
+        """The run ends in order. Not called after a crash or a failure.
+
+        It may take 30 s when the work is done, and 5 s when the run was asked to end; then the process goes.
+        """
 
 
 class SinkKind(ABC):

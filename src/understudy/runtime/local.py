@@ -29,6 +29,7 @@ from understudy.engine.jvm import sweep
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.loading import load
 from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.folder_lock import FolderLock
 from understudy.runtime.partitioning import topology_for
 from understudy.runtime.process import END_TIMEOUT_S, failure_file, finished_file, ready_file
 from understudy.runtime.process_tree import family, signal_all, signal_tree
@@ -94,7 +95,9 @@ class LocalRun:
         standby: int = 0,
         respawn: bool = False,
         zookeeper: ZooKeeperServer | None = None,
+        lock: FolderLock | None = None,
     ) -> None:
+        self._folder_lock = lock or FolderLock(settings.path)
         self.settings = suited(settings, nodes + standby)
         self.node_names = [f"node-{number}" for number in range(1, nodes + standby + 1)]
         self._places = nodes
@@ -114,16 +117,21 @@ class LocalRun:
         cls, settings: RunSettings, *, nodes: int, standby: int = 0, respawn: bool = False
     ) -> LocalRun:
         """A run with a ZooKeeper of its own, in the run's folder. It is started here."""
+        lock = FolderLock(settings.path)
+        # Two servers on one folder would both fail, in words that nobody understands.
+        lock.take()
         server = ZooKeeperServer(settings.path / "zookeeper")
-        server.start()
-        settings = replace(settings, zookeeper=server.address)
         try:
-            return cls(settings, nodes=nodes, standby=standby, respawn=respawn, zookeeper=server)
+            server.start()
+            settings = replace(settings, zookeeper=server.address)
+            return cls(settings, nodes=nodes, standby=standby, respawn=respawn, zookeeper=server, lock=lock)
         except BaseException:
             server.stop()
+            lock.release()
             raise
 
     def start(self) -> None:
+        self._folder_lock.take()
         if not self.settings.gateway_port:
             # Chosen once, so that a gateway that is started again is found where it was.
             self.settings = replace(self.settings, gateway_port=_free_port(self.settings.host))
@@ -250,6 +258,7 @@ class LocalRun:
         if self.zookeeper is not None:
             self.zookeeper.stop()
         sweep()
+        self._folder_lock.release()
 
     def __enter__(self) -> LocalRun:
         return self

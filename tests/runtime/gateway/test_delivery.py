@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -213,7 +214,57 @@ def test_a_range_that_ends_with_rows_and_reached_the_sink_is_reported_after_a_cr
     (done,) = second.reported["one"]
     assert (done.after, done.through) == (NOTHING, 4)
     assert [each[:2] for each in done.buckets] == [(3, 1), (4, 1)]
+    second.deliver()
     assert Attempt(tmp_path).reported["one"] == [], "reported once"
+
+
+@pytest.mark.parametrize("given", [(3, 30, 31), (3,)], ids=["rows", "no rows"])
+def test_a_crash_before_the_report_is_made_up_for_by_the_next_life(tmp_path: Path, given: tuple[int]) -> None:
+    def dies(*_: object) -> None:
+        raise Crash
+
+    first = Attempt(tmp_path)
+    first.delivery._sinks["one"]._on_delivered = dies
+    first.deliver(bucket(*given))
+    assert [type(failure) for failure in first.failures] == [Crash]
+    for _ in range(2):
+        # Whether the report is on record when the second life dies, nobody knows either.
+        second = Attempt(tmp_path)
+        assert second.position["one"] == 3
+        assert [(done.after, done.through) for done in second.reported["one"]] == [(NOTHING, 3)]
+    second.deliver(bucket(3, *given[1:]), bucket(4, 40))
+    assert rows_in(tmp_path) == [*given[1:], 40]
+    assert [done.through for done in second.reported["one"]] == [3, 4]
+
+
+def test_a_sink_at_rest_has_nothing_left_to_report(tmp_path: Path) -> None:
+    first = Attempt(tmp_path)
+    first.delivery.start()
+    first.delivery.put("one", [bucket(3, 30)])
+    while Journal(tmp_path / "delivery" / "one.json").read() != (3, None):
+        assert first.failures == []
+        time.sleep(0.01)
+    first.delivery.end()
+    assert Attempt(tmp_path).reported["one"] == []
+
+
+def test_what_was_found_unreported_is_not_found_again_once_the_delivery_goes_on(tmp_path: Path) -> None:
+    done = DeliveredRange(NOTHING, 3, ())
+    Attempt(tmp_path)
+    Journal(tmp_path / "delivery" / "one.json").write(3, done)
+    second = Attempt(tmp_path)
+    assert second.reported["one"] == [done]
+    second.deliver()
+    assert Attempt(tmp_path).reported["one"] == []
+
+
+def test_a_report_comes_only_after_the_position_is_on_disk(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    on_disk: list[int] = []
+    file = tmp_path / "delivery" / "one.json"
+    attempt.delivery._sinks["one"]._on_delivered = lambda *_: on_disk.append(Journal(file).read()[0])
+    attempt.deliver(bucket(3, 30))
+    assert on_disk == [3]
 
 
 class Counting(us.Writer):
@@ -290,6 +341,24 @@ def test_output_of_another_run_is_not_taken_for_its_own(tmp_path: Path) -> None:
         Attempt(tmp_path)
 
 
+def test_a_journal_that_is_gone_is_missed_if_the_run_has_taken_rows_in(tmp_path: Path) -> None:
+    flow = flow_into(tmp_path)
+
+    def life() -> Delivery:
+        return Delivery(flow, tmp_path, lambda *_: None, lambda _: None)
+
+    assert not life().goes_on
+    # A gateway that is killed before its first journal has taken nothing in.
+    life().recover(begun=False)
+    assert life().goes_on
+    life().recover(begun=True)
+    (tmp_path / "delivery" / "two.json").unlink()
+    with pytest.raises(
+        us.EnvironmentFailed, match=r"two\.json is missing.* what was delivered to sink 'two'"
+    ):
+        life().recover(begun=True)
+
+
 def test_a_position_is_on_disk_with_its_name_before_copies_may_forget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +394,17 @@ def test_a_range_is_reported_when_rows_and_position_are_on_disk(
     assert [step for step in disk.steps if step in named] == named
     assert disk.steps[-3:] == noted
     assert disk.steps.index("sync one") < len(disk.steps) - 3
+
+
+def test_the_name_of_a_journal_is_synced_when_its_position_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DiskRecord(tmp_path, monkeypatch)
+    written = Journal(tmp_path / "one.json")
+    for position, done in ((5, None), (5, DeliveredRange(5, 6, ())), (6, DeliveredRange(5, 6, ()))):
+        written.write(position, done)
+    file = ["sync one.half", "rename one.half to one.json"]
+    assert disk.steps == [*file, "sync .", *file, *file, "sync ."]
 
 
 def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path) -> None:

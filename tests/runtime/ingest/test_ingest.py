@@ -314,3 +314,53 @@ def test_the_client_that_was_silent_longest_is_forgotten_first() -> None:
         clients.record("s", name, sequence, None)
     assert clients.last("s", "b") is None
     assert clients.is_repeat("s", "a", 2)
+
+
+def test_a_log_that_is_gone_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        us.EnvironmentFailed, match=r"has no segment .* although the journals say so.*acknowledged"
+    ):
+        Ingest(make_flow(), tmp_path, sync=False).recover(begun="the journals say so")
+    assert not list(tmp_path.glob("*.wal")), "the next start must notice as well"
+    new = opened(make_flow(), tmp_path)
+    assert not new.goes_on
+    new.close()
+    again = Ingest(make_flow(), tmp_path, sync=False)
+    again.recover(begun="the journals say so")
+    assert not again.goes_on, "killed before the first push"
+    again.push("s", rows(make_flow(), 1), "c", 1, now_us=0)
+    again.commit()
+    again.close()
+    last = opened(make_flow(), tmp_path)
+    assert last.goes_on
+
+
+def test_first_segments_that_were_removed_are_missed_and_those_that_were_dropped_are_not(
+    tmp_path: Path,
+) -> None:
+    flow = make_flow("a", "b")
+    ingest = opened(flow, tmp_path, segment_bytes=1)
+    for number in range(1, 5):
+        for source in ("a", "b"):
+            ingest.push(source, rows(flow, number, source=source), "c", number, now_us=0)
+            ingest.commit()
+    ingest.trim("a", 3)
+    ingest.commit()
+    ingest.close()
+    segments = sorted(tmp_path.glob("*.wal"))
+    newest = segments.pop()
+    kept = {file: file.read_bytes() for file in segments}
+    for file in segments:
+        file.unlink()
+    with pytest.raises(
+        us.EnvironmentFailed, match=rf"lacks the segments before {newest.name}.* 'b' cannot be rec"
+    ):
+        opened(flow, tmp_path)
+    for file, content in kept.items():
+        file.write_bytes(content)
+    again = opened(flow, tmp_path, segment_bytes=1)
+    again.trim("b", 3)
+    again.commit()
+    again.close()
+    assert not segments[0].exists()
+    opened(flow, tmp_path).close()

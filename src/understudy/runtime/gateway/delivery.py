@@ -4,6 +4,11 @@ Every sink has a thread, a position and a journal of its own, so no sink waits f
 all buckets that wait and delivers them as one range. A range that was delivered but not reported when the
 process died is reported when the gateway starts again, and never delivered again.
 
+A range goes through four steps, and the process may die between any two: the journal notes it, the writer
+takes it, the journal moves the position and keeps the range, the range is reported. A report before the
+position is on disk would let the copies forget rows that a writer without a position has to be given again.
+A position without its range would leave a delivery that no history ever shows: it would look like a loss.
+
 A bucket comes in parts, one from each partition that has rows. A sink gets one bucket with all rows in the
 canonical order, so an output file does not show how a flow was split.
 """
@@ -61,17 +66,21 @@ class Delivery:
             for sink in flow.sinks.values()
         }
 
-    def recover(self) -> tuple[dict[str, BucketId], list[tuple[str, DeliveredRange]]]:
-        """How far each sink is delivered, and the ranges that were delivered but not yet reported."""
-        unreported = [(name, done) for name, sink in self._sinks.items() for done in sink.recover()]
+    def recover(self, *, begun: bool = False) -> tuple[dict[str, BucketId], list[tuple[str, DeliveredRange]]]:
+        """How far each sink is delivered, and the ranges that were delivered and perhaps not reported.
+
+        `begun` says that this run has taken rows in, so that every sink has its journal.
+        """
+        unreported = [(name, done) for name, sink in self._sinks.items() for done in sink.recover(begun)]
         return {name: sink.position for name, sink in self._sinks.items()}, unreported
 
     @property
     def goes_on(self) -> bool:
-        """Whether a gateway of this run delivered before this one; known after `recover`."""
+        """Whether there was a gateway of this run before this one."""
         return any(sink.goes_on for sink in self._sinks.values())
 
     def start(self) -> None:
+        """Begin to deliver, once what `recover` returned is reported."""
         for sink in self._sinks.values():
             sink.start()
 
@@ -118,22 +127,33 @@ class SinkDelivery:
         self._thread = threading.Thread(target=self._run, name=f"deliver {sink.name}", daemon=True)
         #: Everything through this bucket is delivered.
         self.position = NOTHING
-        #: Whether a gateway of this run delivered before this one.
-        self.goes_on = False
+        #: Whether there was a gateway of this run before this one.
+        self.goes_on = self._journal.exists
+        self._found_unreported = False
 
-    def recover(self) -> list[DeliveredRange]:
-        """Find the position. Returns the range that was delivered but not yet reported, if there is one."""
+    def recover(self, begun: bool = False) -> list[DeliveredRange]:
+        """Find the position. Returns the range that was delivered and perhaps not reported, if any."""
+        if begun and not self.goes_on:
+            raise EnvironmentFailed(
+                f"The delivery journal {self._journal.file} is missing, although the run's log has taken "
+                "rows in: it was removed. Without it the gateway cannot know what was delivered to sink "
+                f"{self._name!r}. Put the file back, or start a new run in a new folder."
+            )
         with blamed(f"{self._who} could not be recovered"):
             found = self._writer.recover()
         at_sink = NOTHING if found is None else found
-        self.goes_on = self._journal.exists
         if not self.goes_on:
             self._require_fresh(at_sink)
             self._journal.write(NOTHING, None)
         before, intent = self._journal.read()
+        if intent is not None and intent.through <= before:
+            self.position = max(before, at_sink)
+            self._found_unreported = True
+            return [intent]
         if intent is not None and intent.buckets and at_sink >= intent.buckets[-1][0]:
             self.position = intent.through
-            self._journal.write(self.position, None)
+            self._journal.write(self.position, intent)
+            self._found_unreported = True
             return [intent]
         self.position = max(before, at_sink)
         return []
@@ -162,6 +182,8 @@ class SinkDelivery:
 
     def _run(self) -> None:
         try:
+            if self._found_unreported:
+                self._journal.write(self.position, None)
             while buckets := self._next_range():
                 self._deliver(buckets)
             with blamed(f"{self._who} could not be closed"):
@@ -208,8 +230,12 @@ class SinkDelivery:
             self._journal.write(self.position, done)
             self._hand_over(tables, through)
         self.position = through
-        self._journal.write(through, None)
+        # Kept with the position until it is reported: see above what a crash would do otherwise.
+        self._journal.write(through, done)
         self._on_delivered(self._name, done)
+        if self._waiting.empty():
+            # The next range would replace it. In a long pause its record may get too old to be found.
+            self._journal.write(through, None)
 
     def _hand_over(self, tables: Sequence[tuple[BucketId, pa.Table]], through: BucketId) -> None:
         first = tables[0][0]

@@ -78,11 +78,19 @@ class Intake:
         self._sealed = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def recover(self) -> list[SealedBucket]:
-        """Buckets sealed and not trimmed, of each source in order, as they were before the crash."""
-        recovered = self._ingest.recover()
+    def recover(self, *, begun: str | None = None) -> list[SealedBucket]:
+        """Buckets sealed and not trimmed, of each source in order, as they were before the crash.
+
+        `begun` names what shows that this run has had a log.
+        """
+        recovered = self._ingest.recover(begun=begun)
         log.info("recovered %d sealed buckets from the log", len(recovered))
         return recovered
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the log had taken in anything before this process; known after `recover`."""
+        return self._ingest.goes_on
 
     def start(self) -> None:
         """Begin to seal what clients push."""

@@ -1,8 +1,9 @@
-"""The journal of one sink's deliveries: the position, and the range that is under way.
+"""The journal of one sink's deliveries: the position, and the last range until it is reported.
 
 Before a range is written, the journal notes which range it is; the sink's own position shows afterwards
 whether the range got there. So after a crash the gateway knows exactly what was delivered, also for a range
-whose rows were in place when the process died.
+whose rows were in place when the process died. A range behind the position is delivered, and perhaps not
+reported.
 """
 
 from __future__ import annotations
@@ -28,40 +29,40 @@ class DeliveredRange:
 
 class Journal:
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self.file = file
 
     @property
     def exists(self) -> bool:
-        return self._file.exists()
+        return self.file.exists()
 
-    def write(self, position: BucketId, intent: DeliveredRange | None) -> None:
+    def write(self, position: BucketId, last: DeliveredRange | None) -> None:
         """Keep this, on disk when it returns, in place of what was kept before."""
         range_ = None
-        if intent is not None:
-            range_ = {"after": intent.after, "through": intent.through, "buckets": intent.buckets}
-        half = self._file.with_suffix(".half")
+        if last is not None:
+            range_ = {"after": last.after, "through": last.through, "buckets": last.buckets}
+        half = self.file.with_suffix(".half")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             with half.open("w") as file:
                 json.dump({"position": position, "intent": range_}, file)
                 file.flush()
                 os.fdatasync(file.fileno())
-            half.replace(self._file)
-            if intent is None:
+            half.replace(self.file)
+            if last is None or last.through <= position:
                 # Copies forget what is delivered, so a position must never fall back. An intent may get lost:
                 # then nothing of it is delivered, or the sink itself knows how far it is.
-                sync(self._file.parent)
+                sync(self.file.parent)
         except OSError as problem:
             raise EnvironmentFailed(
-                f"The delivery journal {self._file} cannot be written: {problem}. Free or repair the disk."
+                f"The delivery journal {self.file} cannot be written: {problem}. Free or repair the disk."
             ) from problem
 
     def read(self) -> tuple[BucketId, DeliveredRange | None]:
-        """The position and the intent that were written last."""
-        if not self._file.exists():
+        """The position and the range that were written last."""
+        if not self.file.exists():
             return NOTHING, None
         try:
-            fields = json.loads(self._file.read_text())
+            fields = json.loads(self.file.read_text())
             intent = fields["intent"]
             if intent is None:
                 return int(fields["position"]), None
@@ -70,6 +71,6 @@ class Journal:
             return int(fields["position"]), range_
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise EnvironmentFailed(
-                f"The delivery journal {self._file} cannot be read: {problem}. Restore it from a copy, or "
+                f"The delivery journal {self.file} cannot be read: {problem}. Restore it from a copy, or "
                 "start the run in a new folder."
             ) from problem

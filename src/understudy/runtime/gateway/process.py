@@ -4,7 +4,8 @@ The gateway is also the first candidate to lead and drive the controller, since 
 first. A gateway that was killed is started again with the same folder and port. It recovers its positions
 from its log and its sinks, and the replicas, which have been trying to reach it, attach again.
 
-When every source has ended and all their output is delivered, the gateway's work is done and it ends.
+When every source has ended and all their output is delivered, the gateway's work is done. It says so with a
+mark in the run's folder, at once: however its end goes from there on, it is not started again. Then it ends.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Any
 from understudy.core.bucket import NOTHING, Bucket, BucketId, end_of
 from understudy.core.host.places import GATEWAY
 from understudy.core.view.events import Report
+from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.members import Member
 from understudy.runtime.coordination.reports import written
+from understudy.runtime.durable import sync
 from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.intake import Intake, now_us
@@ -59,10 +62,13 @@ class Gateway:
         self._delivery = Delivery(
             self._flow, settings.path, self._delivered, ending.fail, digests=settings.history
         )
-        positions, unreported = self._delivery.recover()
+        self._intake = Intake(self._flow, settings.path, self._on_sealed, ending.fail)
+        # The log before the journals: a journal shows that there was a log, and a log that has taken anything
+        # in shows that there were journals. A gateway that was killed in between comes up again.
+        recovered = self._intake.recover(begun=self._begun())
+        positions, unreported = self._delivery.recover(begun=self._intake.goes_on)
         for sink, done in unreported:
             self._recorder.delivered_before(sink, done.after, done.through, done.buckets)
-        self._intake = Intake(self._flow, settings.path, self._on_sealed, ending.fail)
         self._endpoint = Endpoint(
             settings.host, settings.gateway_port, beat_s=settings.beat_s, silence_s=settings.silence_s
         )
@@ -77,7 +83,7 @@ class Gateway:
             self,
             flow=self._flow,
             recorder=self._recorder,
-            recovered=self._intake.recover(),
+            recovered=recovered,
             delivered=positions,
         )
 
@@ -110,9 +116,8 @@ class Gateway:
                     self._intake.start_readers()
                 if self._finished():
                     log.info("every source has ended and everything is delivered")
+                    self._mark_finished()
                     finished = True
-                    # What follows is bounded like any other end.
-                    self._ending.ask()
                     break
         finally:
             # The machines first: what they still say concerns a log that is open.
@@ -121,8 +126,9 @@ class Gateway:
             self._intake.end()
             self._delivery.end()
             if finished:
+                # Writers had a limit of their own to close; what follows is bounded like any other end.
+                self._ending.ask()
                 self._recorder.ended()
-                finished_file(self._settings.path).touch()
             self._recorder.close()
             membership.leave()
             self._leadership.stop()
@@ -140,6 +146,25 @@ class Gateway:
         # Time goes on to its end after the last row; to be well past the row is to have delivered everything.
         past = last + (end_bucket(self._flow.bucket_us) - last) // 2
         return delivered is not None and all(through > past for through in delivered.values())
+
+    def _mark_finished(self) -> None:
+        mark = finished_file(self._settings.path)
+        try:
+            mark.touch()
+            sync(mark.parent)
+        except OSError as problem:
+            raise EnvironmentFailed(
+                f"Everything is delivered, but the mark {mark} cannot be made: {problem}. Free or repair the "
+                "disk."
+            ) from problem
+
+    def _begun(self) -> str | None:
+        """What shows that a gateway of this run had a log; None if nothing does."""
+        if self._delivery.goes_on:
+            return f"{self._settings.path / 'delivery'} shows that this run goes on"
+        if self._ready.exists():
+            return f"{self._ready} shows that a gateway of this run had come up"
+        return None
 
     def _on_members(self, members: list[Member]) -> None:
         self._members = [member.name for member in members if member.kind == "node"]

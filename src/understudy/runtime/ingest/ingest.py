@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
-from understudy.flow.errors import FlowError, RowError
+from understudy.flow.errors import EnvironmentFailed, FlowError, RowError
 from understudy.flow.flow import Flow
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.clients import LastPush
@@ -69,16 +69,27 @@ class Ingest:
             if source.idle_us is not None
         }
         self._recovered = False
+        #: Whether the log had taken in anything before this object was made; known after `recover`.
+        self.goes_on = False
         #: Rows of pushes that were new, since this object was made.
         self.rows_taken = 0
+        self._folder = folder
         self._log = Log(folder, sync=sync)
 
-    def recover(self) -> list[SealedBucket]:
-        """Read the log. Returns every bucket that was sealed and not trimmed, as it was before."""
+    def recover(self, *, begun: str | None = None) -> list[SealedBucket]:
+        """Read the log. Returns every bucket that was sealed and not trimmed, as it was before.
+
+        `begun` names what shows that this run has had a log; without it a folder without one is a new run's.
+        """
         require(not self._recovered, "an ingest was recovered twice")
         replayed: list[SealedBucket] = []
+        needed: dict[str, BucketId] = {}
 
         def replay(segment: int, record: Record) -> None:
+            self.goes_on = self.goes_on or bool(seen) or segment > 1
+            if not seen and record.kind is RecordKind.STATE:
+                # What was sealed before the first segment is in segments that were dropped, or removed.
+                needed.update({name: facts["through"] for name, facts in record.head["sources"].items()})
             if record.kind is RecordKind.STATE and segment - 1 in seen:
                 # The replay of the last segment must have led to where this one begins.
                 require(
@@ -92,6 +103,11 @@ class Ingest:
 
         seen: set[int] = set()
         self._log.recover(replay)
+        try:
+            self._require_whole(needed, begun)
+        except BaseException:
+            self._log.close()
+            raise
         if not self._log.segment:
             self._log.roll(self._state.record())
         self._roll_at_bytes = max(self._segment_bytes_min, self._log.segment_bytes)
@@ -246,6 +262,22 @@ class Ingest:
             known = ", ".join(self._state.stampers)
             raise FlowError(f"flow {self._flow.name!r} has no source {source!r}. It has {known}.")
         return stamper
+
+    def _require_whole(self, needed: dict[str, BucketId], begun: str | None) -> None:
+        """A log without its segments must not be taken for a new one, nor one without its first for whole."""
+        if begun is not None and not self._log.segment:
+            raise EnvironmentFailed(
+                f"The log folder {self._folder} has no segment (*.wal), although {begun}: the log was "
+                "removed. Rows that were acknowledged cannot be recovered without it. Put the files back, or "
+                "start a new run in a new folder."
+            )
+        for name, through in needed.items():
+            if self._state.trimmed[name] < through:
+                raise EnvironmentFailed(
+                    f"The log {self._folder} lacks the segments before {self._log.segments[0]:08d}.wal: they "
+                    f"were removed. Acknowledged rows of source {name!r} cannot be recovered without them. "
+                    "Put the files back, or start a new run in a new folder."
+                )
 
     def _others(self, name: str) -> BucketId:
         """How far the others are: a source that never had a row has no time of its own to go on from."""

@@ -1,0 +1,50 @@
+"""One run at a time in a run's folder: a lock that its owner holds for as long as it lives.
+
+The system lets go of the lock when its owner ends, however that happens. No process that the owner starts
+holds it: those may outlive their owner for a moment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from understudy.flow.errors import EnvironmentFailed, UserError
+
+FILE = "lock"
+
+
+class FolderLock:
+    """The lock on one run's folder, which is made if need be. Not for several threads at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = -1
+
+    def take(self) -> None:
+        """Hold the folder from here on. Raises `UserError` if another run holds it."""
+        if self._file >= 0:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # Python opens files so that no program that is started inherits them.
+            file = os.open(self._folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as problem:
+            raise EnvironmentFailed(
+                f"The run's folder {self._folder} cannot be used: {problem}."
+            ) from problem
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            os.close(file)
+            raise UserError(
+                f"{self._folder} is in use by another run. Name another folder with --folder, or wait until "
+                "that run has ended."
+            ) from problem
+        self._file = file
+
+    def release(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1

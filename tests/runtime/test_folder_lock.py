@@ -1,0 +1,102 @@
+"""One run at a time in a folder; the lock goes with its owner and with nobody else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from process_kit import runs
+from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.policy import policy_named
+from understudy.runtime.folder_lock import FolderLock
+from understudy.runtime.local import LocalRun
+from understudy.runtime.settings import RunSettings
+
+#: Holds a folder, starts a process that inherits all that it may, says its number, and waits.
+OWNER = """
+import subprocess, sys
+from pathlib import Path
+from understudy.runtime.folder_lock import FolderLock
+
+FolderLock(Path(sys.argv[1])).take()
+child = subprocess.Popen(["sleep", "1000"], close_fds=False)
+print(child.pid, flush=True)
+input()
+"""
+
+FLOW = """
+import understudy as us
+flow = us.Flow("copy")
+source = flow.source("packets", us.Push("n int, ts timestamp"), time="ts")
+
+@flow.fragment(source, time="ts")
+def copy(packets):
+    return packets
+
+flow.sink(copy, us.Console())
+"""
+
+
+def test_a_folder_is_held_by_one_and_free_afterwards(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "run"
+    first, second = FolderLock(folder), FolderLock(folder)
+    first.take()
+    first.take()
+    with pytest.raises(UserError, match=r"made/run is in use by another run\. Name another folder"):
+        second.take()
+    first.release()
+    second.take()
+    second.release()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFailed, match=r"file/run cannot be used"):
+        FolderLock(tmp_path / "file" / "run").take()
+
+
+def test_a_process_that_outlives_a_killed_owner_does_not_hold_its_folder(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert owner.stdout is not None
+    child = psutil.Process(int(owner.stdout.readline()))
+    try:
+        with pytest.raises(UserError, match="in use"):
+            FolderLock(tmp_path).take()
+        owner.kill()
+        owner.wait()
+        assert runs(child)
+        lock = FolderLock(tmp_path)
+        lock.take()
+        lock.release()
+    finally:
+        child.kill()
+        owner.kill()
+        owner.communicate()
+
+
+@pytest.mark.parametrize("zookeeper", ["", "127.0.0.1:1"], ids=["of its own", "outside"])
+def test_a_run_in_a_folder_that_another_run_holds_starts_nothing(tmp_path: Path, zookeeper: str) -> None:
+    (tmp_path / "flow.py").write_text(FLOW)
+    flow, folder = str(tmp_path / "flow.py"), tmp_path / "run"
+    settings = RunSettings("run", flow, str(folder), zookeeper, policy=policy_named("none"))
+    other = FolderLock(folder)
+    other.take()
+    with pytest.raises(UserError, match="is in use by another run"):
+        if zookeeper:
+            LocalRun(settings, nodes=0).start()
+        else:
+            LocalRun.on_own_zookeeper(settings, nodes=0)
+    assert [file.name for file in folder.iterdir()] == ["lock"]
+    other.release()
