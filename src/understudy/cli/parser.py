@@ -244,7 +244,7 @@ def _check(commands: Any) -> None:
         "check",
         "judge what a run recorded: nothing lost, nothing twice, all in order",
         "Files are taken as the parts of one run; each folder is a run of its own. Exit code 1 "
-        "means a violation.",
+        "means a violation, records that are missing, or a flow that was lost.",
         "understudy check runs/sessions-20260101-120000",
     )
     made.add_argument("history", nargs="+", metavar="HISTORY", help="a run's folder, or its history files")
