@@ -146,7 +146,6 @@ flow.source("packets", us.Push("ts timestamp"), time="ts")
         ("def broken(:\n", "flow.py:1"),
         ("x = 1\nraise ValueError('on line two')\n", "flow.py:2: ValueError: on line two"),
         ("from pyspark.sql import functions as F\nF.col('a')\n", "do this inside the fragment"),
-        ("from pyspark.sql import functions as F\nF.udf(str)('a')\n", "do this inside the fragment"),
         (FLOW_WITHOUT_SINK, "has no sink"),
     ],
 )

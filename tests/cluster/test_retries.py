@@ -106,7 +106,7 @@ def test_a_gateway_is_not_started_again_with_another_flow(run: LocalRun) -> None
     flow = Path(run.settings.flow_path)
     as_it_was = flow.read_text()
     run.start()
-    look_until(run, lambda: run.status() is not None)
+    look_until(run, ready_file(run.settings.path, "gateway").exists)
     flow.write_text(f"{as_it_was}\nmeaning = 42\n")
     run.kill("gateway")
     look_until(run, lambda: "gateway" in run.setbacks)
@@ -123,7 +123,7 @@ def test_a_process_that_cannot_even_be_started_is_named_at_first_and_tried_later
         with pytest.raises(EnvironmentFailed, match=r"gateway cannot be started: .*Permission denied"):
             run.start()
     run.start()
-    look_until(run, lambda: run.status() is not None)
+    look_until(run, ready_file(run.settings.path, "gateway").exists)
     with monkeypatch.context() as none:
         none.setattr(sys, "executable", str(run.settings.path))
         run.kill("gateway")
