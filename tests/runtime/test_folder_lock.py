@@ -13,17 +13,16 @@ import pytest
 from process_kit import runs
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.policy import policy_named
-from understudy.runtime.folder_lock import FolderLock
-from understudy.runtime.local import LocalRun
+from understudy.runtime.local import LocalRun, lock_of_run
 from understudy.runtime.settings import RunSettings
 
 #: Holds a folder, starts a process that inherits all that it may, says its number, and waits.
 OWNER = """
 import subprocess, sys
 from pathlib import Path
-from understudy.runtime.folder_lock import FolderLock
+from understudy.runtime.local import lock_of_run
 
-FolderLock(Path(sys.argv[1])).take()
+lock_of_run(Path(sys.argv[1])).take()
 child = subprocess.Popen(["sleep", "1000"], close_fds=False)
 print(child.pid, flush=True)
 input()
@@ -44,7 +43,7 @@ flow.sink(copy, us.Console())
 
 def test_a_folder_is_held_by_one_and_free_afterwards(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "run"
-    first, second = FolderLock(folder), FolderLock(folder)
+    first, second = lock_of_run(folder), lock_of_run(folder)
     first.take()
     first.take()
     with pytest.raises(UserError, match=r"made/run is in use by another run\. Name another folder"):
@@ -57,7 +56,7 @@ def test_a_folder_is_held_by_one_and_free_afterwards(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentFailed, match=r"file/run cannot be used"):
-        FolderLock(tmp_path / "file" / "run").take()
+        lock_of_run(tmp_path / "file" / "run").take()
 
 
 def test_a_process_that_outlives_a_killed_owner_does_not_hold_its_folder(tmp_path: Path) -> None:
@@ -73,11 +72,11 @@ def test_a_process_that_outlives_a_killed_owner_does_not_hold_its_folder(tmp_pat
     child = psutil.Process(int(owner.stdout.readline()))
     try:
         with pytest.raises(UserError, match="in use"):
-            FolderLock(tmp_path).take()
+            lock_of_run(tmp_path).take()
         owner.kill()
         owner.wait()
         assert runs(child)
-        lock = FolderLock(tmp_path)
+        lock = lock_of_run(tmp_path)
         lock.take()
         lock.release()
     finally:
@@ -91,7 +90,7 @@ def test_a_run_in_a_folder_that_another_run_holds_starts_nothing(tmp_path: Path,
     (tmp_path / "flow.py").write_text(FLOW)
     flow, folder = str(tmp_path / "flow.py"), tmp_path / "run"
     settings = RunSettings("run", flow, str(folder), zookeeper, policy=policy_named("none"))
-    other = FolderLock(folder)
+    other = lock_of_run(folder)
     other.take()
     with pytest.raises(UserError, match="is in use by another run"):
         if zookeeper:

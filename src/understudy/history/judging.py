@@ -32,6 +32,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.view.view import Status
 from understudy.history.evidence import SINK, Evidence, who
 from understudy.history.reading import Damage, by_process, entries
 from understudy.history.records import (
@@ -102,7 +103,9 @@ class _Passage:
                 case EndedRecord():
                     self._ended(name, entry)
         if self._view is not None:
-            living = {partition_of(copy) for copy, _, _, status in self._view.seats if status != "DEAD"}
+            living = {
+                partition_of(copy) for copy, _, _, status in self._view.seats if status != Status.DEAD.name
+            }
             partitions = {partition_of(copy) for copy, *_ in self._view.seats}
             self._verdict.lost = tuple(sorted(partitions - living))
 

@@ -1,4 +1,4 @@
-"""One run at a time in a run's folder: a lock that its owner holds for as long as it lives.
+"""One process at a time in a folder: a lock that its owner holds for as long as it lives.
 
 The system lets go of the lock when its owner ends, however that happens. No process that the owner starts
 holds it: those may outlive their owner for a moment.
@@ -10,20 +10,25 @@ import fcntl
 import os
 from pathlib import Path
 
-from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.errors import EnvironmentFailed
 
 FILE = "lock"
 
 
 class FolderLock:
-    """The lock on one run's folder, which is made if need be. Not for several threads at once."""
+    """The lock on one folder, which is made if need be. Not for several threads at once.
 
-    def __init__(self, folder: Path) -> None:
+    `what` names the folder in messages; `in_use` is raised if another process holds it.
+    """
+
+    def __init__(self, folder: Path, what: str, in_use: Exception) -> None:
         self._folder = folder
+        self._what = what
+        self._in_use = in_use
         self._file = -1
 
     def take(self) -> None:
-        """Hold the folder from here on. Raises `UserError` if another run holds it."""
+        """Hold the folder from here on."""
         if self._file >= 0:
             return
         try:
@@ -31,17 +36,12 @@ class FolderLock:
             # Python opens files so that no program that is started inherits them.
             file = os.open(self._folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as problem:
-            raise EnvironmentFailed(
-                f"The run's folder {self._folder} cannot be used: {problem}."
-            ) from problem
+            raise EnvironmentFailed(f"{self._what} {self._folder} cannot be used: {problem}.") from problem
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
             os.close(file)
-            raise UserError(
-                f"{self._folder} is in use by another run. Name another folder with --folder, or wait until "
-                "that run has ended."
-            ) from problem
+            raise self._in_use from problem
         self._file = file
 
     def release(self) -> None:

@@ -97,7 +97,7 @@ class LocalRun:
         zookeeper: ZooKeeperServer | None = None,
         lock: FolderLock | None = None,
     ) -> None:
-        self._folder_lock = lock or FolderLock(settings.path)
+        self._folder_lock = lock or lock_of_run(settings.path)
         self.settings = suited(settings, nodes + standby)
         self.node_names = [f"node-{number}" for number in range(1, nodes + standby + 1)]
         self._places = nodes
@@ -117,7 +117,7 @@ class LocalRun:
         cls, settings: RunSettings, *, nodes: int, standby: int = 0, respawn: bool = False
     ) -> LocalRun:
         """A run with a ZooKeeper of its own, in the run's folder. It is started here."""
-        lock = FolderLock(settings.path)
+        lock = lock_of_run(settings.path)
         # Two servers on one folder would both fail, in words that nobody understands.
         lock.take()
         server = ZooKeeperServer(settings.path / "zookeeper")
@@ -325,6 +325,14 @@ class LocalRun:
             raise EnvironmentFailed(f"{name} cannot be started: {problem}.") from problem
         with self._lock:
             self._children[name] = Child(name, command, process, incarnation, failures=failures)
+
+
+def lock_of_run(folder: Path) -> FolderLock:
+    """For the process that starts the others: one run at a time in a folder."""
+    in_use = UserError(
+        f"{folder} is in use by another run. Name another folder with --folder, or wait until it has ended."
+    )
+    return FolderLock(folder, "The run's folder", in_use)
 
 
 def suited(settings: RunSettings, nodes: int) -> RunSettings:

@@ -258,15 +258,6 @@ def test_what_was_found_unreported_is_not_found_again_once_the_delivery_goes_on(
     assert Attempt(tmp_path).reported["one"] == []
 
 
-def test_a_report_comes_only_after_the_position_is_on_disk(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path)
-    on_disk: list[int] = []
-    file = tmp_path / "delivery" / "one.json"
-    attempt.delivery._sinks["one"]._on_delivered = lambda *_: on_disk.append(Journal(file).read()[0])
-    attempt.deliver(bucket(3, 30))
-    assert on_disk == [3]
-
-
 class Counting(us.Writer):
     """A writer that keeps no position. Its first call fails if a test asks for that."""
 
@@ -359,28 +350,6 @@ def test_a_journal_that_is_gone_is_missed_if_the_run_has_taken_rows_in(tmp_path:
         life().recover(begun=True)
 
 
-def test_a_position_is_on_disk_with_its_name_before_copies_may_forget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = DiskRecord(tmp_path, monkeypatch)
-    journal = Journal(tmp_path / "one.json")
-    journal.write(5, None)
-    assert disk.steps == ["sync one.half", "rename one.half to one.json", "sync ."]
-    assert disk.synced["one.half"] == (tmp_path / "one.json").read_bytes()
-    assert journal.read() == (5, None)
-
-
-def test_an_intent_is_whole_on_disk_before_it_replaces_a_position(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = DiskRecord(tmp_path, monkeypatch)
-    intent = DeliveredRange(5, 7, ((6, 2, "digest"),))
-    Journal(tmp_path / "one.json").write(5, intent)
-    assert disk.steps[:2] == ["sync one.half", "rename one.half to one.json"]
-    assert disk.synced["one.half"] == (tmp_path / "one.json").read_bytes()
-    assert Journal(tmp_path / "one.json").read() == (5, intent)
-
-
 def test_a_range_is_reported_when_rows_and_position_are_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,24 +363,6 @@ def test_a_range_is_reported_when_rows_and_position_are_on_disk(
     assert [step for step in disk.steps if step in named] == named
     assert disk.steps[-3:] == noted
     assert disk.steps.index("sync one") < len(disk.steps) - 3
-
-
-def test_the_name_of_a_journal_is_synced_when_its_position_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = DiskRecord(tmp_path, monkeypatch)
-    written = Journal(tmp_path / "one.json")
-    for position, done in ((5, None), (5, DeliveredRange(5, 6, ())), (6, DeliveredRange(5, 6, ()))):
-        written.write(position, done)
-    file = ["sync one.half", "rename one.half to one.json"]
-    assert disk.steps == [*file, "sync .", *file, *file, "sync ."]
-
-
-def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    Attempt(tmp_path)
-    (tmp_path / "delivery" / "two.json").write_text('{"position": 3')
-    with pytest.raises(us.EnvironmentFailed, match=r"journal .*two\.json cannot be read"):
-        Attempt(tmp_path)
 
 
 def test_the_gateway_comes_up_without_spark() -> None:

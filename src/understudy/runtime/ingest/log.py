@@ -13,7 +13,6 @@ restart reads it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from threading import Lock
 from understudy.core.errors import require
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.durable import sync
+from understudy.runtime.folder_lock import FolderLock
 from understudy.runtime.ingest.frames import Record, RecordKind, frame, read_frames
 
 _SUFFIX = ".wal"
@@ -44,7 +44,9 @@ class Log:
         self._failed = False
         self.segment = 0
         self.segment_bytes = 0
-        self._held = self._hold_folder()
+        in_use = f"The log folder {folder} is in use by another process. Stop it, or use another folder."
+        self._lock = FolderLock(folder, "The log folder", EnvironmentFailed(in_use))
+        self._lock.take()
 
     @property
     def durable(self) -> int:
@@ -158,26 +160,11 @@ class Log:
     def close(self) -> None:
         """Let go of the files. What was not committed is lost, as in a crash."""
         with self._commit_lock:
-            for file in (self._file, self._held):
-                if file >= 0:
-                    os.close(file)
-            self._file = self._held = -1
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
+            self._lock.release()
             self._failed = True
-
-    def _hold_folder(self) -> int:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as problem:
-            raise EnvironmentFailed(f"The log folder {self._folder} cannot be used: {problem}.") from problem
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            os.close(file)
-            raise EnvironmentFailed(
-                f"The log folder {self._folder} is in use by another process. Stop it, or use another folder."
-            ) from problem
-        return file
 
     def _require_sound(self) -> None:
         if self._failed:
