@@ -18,6 +18,7 @@ import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import matplotlib as mpl
 
@@ -50,11 +51,6 @@ def intervals(times_us: list[int], harms_us: list[int]) -> list[float]:
     ]
 
 
-def middle(values: list[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
-
-
 def pair(kills: int) -> dict[str, object]:
     # Started again by hand: on two cores a JVM that starts in the moment of the kill would slow the survivor,
     # which on a cluster has a host of its own.
@@ -78,7 +74,7 @@ def pair(kills: int) -> dict[str, object]:
     silences = [silence_around(times, at) for at in harms]
     normal = intervals(times, harms)
     remove(folder)
-    return {"silences_s": silences, "normal_s": middle(normal), "normal_max_s": max(normal), **verdict}
+    return {"silences_s": silences, "normal_s": median(normal), "normal_max_s": max(normal), **verdict}
 
 
 def plain(restarts: int, *options: str) -> dict[str, object]:
@@ -116,7 +112,7 @@ def plain(restarts: int, *options: str) -> dict[str, object]:
     silences = [silence_around(times, at) for at in harms]
     normal = intervals(times, harms)
     remove(folder)
-    return {"silences_s": silences, "normal_s": middle(normal), "normal_max_s": max(normal)}
+    return {"silences_s": silences, "normal_s": median(normal), "normal_max_s": max(normal)}
 
 
 def draw(result: dict[str, dict[str, list[float]]], file: Path) -> None:
@@ -149,15 +145,15 @@ def main() -> None:
         "plain": plain(arguments.restarts, "--as-shipped"),
         "plain, our start": plain(arguments.restarts),
     }
-    ours = middle(result["pair"]["silences_s"])
-    ratios = {name: middle(result[name]["silences_s"]) / ours for name in result if name != "pair"}
+    ours = median(result["pair"]["silences_s"])
+    ratios = {name: median(result[name]["silences_s"]) / ours for name in result if name != "pair"}
     result["ratios_of_medians"] = ratios
     save("failover", result)
     draw(result, RESULTS / "failover.png")
     for name in ("pair", *ratios):
         silences = sorted(result[name]["silences_s"])
         print(
-            f"{name:16} {len(silences)} kills: silence median {middle(silences):.2f} s, "
+            f"{name:16} {len(silences)} kills: silence median {median(silences):.2f} s, "
             f"least {silences[0]:.2f}, most {silences[-1]:.2f}; normal interval "
             f"{result[name]['normal_s']:.2f} s (longest {result[name]['normal_max_s']:.2f})"
         )

@@ -23,6 +23,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ RUNNING_S = 12.0
 ENDING_S = 0.1
 TIMEOUT_S = 120.0
 
+#: A study that starts a gateway beside a ZooKeeper, and no node.
+WITHOUT_SPARK = ("restart.py",)
+
 CLI = (sys.executable, "-m", "understudy.cli.main")
 
 
@@ -49,6 +53,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "overhead.py": [],
         "flux_overhead.py": ["--repeat", "1"],
         "flux_recovery.py": [],
+        "soak.py": [],
+        "fragments.py": [],
+        "restart.py": [],
     }
     return {
         "understudy run": [*CLI, "run", str(TRAFFIC), "--folder", str(folder / "run"), "--plain"],
@@ -93,26 +100,26 @@ def await_java(command: subprocess.Popen[bytes], mark: str, word: str) -> None:
         time.sleep(0.02)
 
 
-def first_java(command: subprocess.Popen[bytes], mark: str) -> None:
+def first_java(name: str, command: subprocess.Popen[bytes], mark: str) -> None:
     await_java(command, mark, "")
 
 
-def first_spark(command: subprocess.Popen[bytes], mark: str) -> None:
+def first_spark(name: str, command: subprocess.Popen[bytes], mark: str) -> None:
     await_java(command, mark, "SparkSubmit")
 
 
-def running(command: subprocess.Popen[bytes], mark: str) -> None:
-    first_spark(command, mark)
+def running(name: str, command: subprocess.Popen[bytes], mark: str) -> None:
+    (first_java if name in WITHOUT_SPARK else first_spark)(name, command, mark)
     time.sleep(RUNNING_S)
 
 
-def ending(command: subprocess.Popen[bytes], mark: str) -> None:
-    running(command, mark)
+def ending(name: str, command: subprocess.Popen[bytes], mark: str) -> None:
+    running(name, command, mark)
     command.send_signal(signal.SIGINT)
     time.sleep(ENDING_S)
 
 
-MOMENTS: dict[str, Callable[[subprocess.Popen[bytes], str], None]] = {
+MOMENTS: dict[str, Callable[[str, subprocess.Popen[bytes], str], None]] = {
     "first Java starts": first_java,
     "Spark starts": first_spark,
     "running": running,
@@ -136,7 +143,7 @@ def killed(name: str, number: signal.Signals, moment: str) -> dict[str, Any]:
             commands(folder)[name], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
         )
     try:
-        MOMENTS[moment](command, mark)
+        MOMENTS[moment](name, command, mark)
         before = len(started_by(mark))
         command.send_signal(number)
         at_s = time.monotonic()
@@ -173,9 +180,9 @@ def main() -> None:
     parser.add_argument("--moments", default=",".join(MOMENTS), help="with commas")
     arguments = parser.parse_args()
     results = []
-    for name in commands(Path()):
-        for moment in arguments.moments.split(","):
-            for signal_name in arguments.signals.split(",") if arguments.only in name else ():
+    for name, moment in product(commands(Path()), arguments.moments.split(",")):
+        if arguments.only in name and not (name in WITHOUT_SPARK and moment == "Spark starts"):
+            for signal_name in arguments.signals.split(","):
                 results.append(killed(name, signal.Signals[f"SIG{signal_name}"], moment))
                 say(row(results[-1]))
                 keep(results[-1])

@@ -177,19 +177,19 @@ def answered_s(settings: RunSettings, gateway: subprocess.Popen[bytes], began_s:
 def started(settings: RunSettings) -> tuple[float, float]:
     """Start a gateway, kill it once it is at work; how long it took to answer and to be at work."""
     began_us, began_s = time.time_ns() // 1_000, time.monotonic()
-    command = [sys.executable, "-m", "understudy.runtime.main", "gateway", settings.folder]
-    gateway = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    try:
-        answers_s = answered_s(settings, gateway, began_s)
-        while time.monotonic() < began_s + TIMEOUT_S:
-            begun = [r.at_us for r in last_records(settings) if isinstance(r, BegunRecord)]
-            if begun and begun[-1] > began_us:
-                return answers_s, (begun[-1] - began_us) / 1e6
-            time.sleep(0.1)
-        raise TimeoutError(f"the gateway was not at work within {TIMEOUT_S} s")
-    finally:
-        gateway.kill()
-        gateway.wait()
+    command = [sys.executable, "-m", "understudy.runtime.main", "gateway", settings.folder, "--with-parent"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as gateway:
+        try:
+            answers_s = answered_s(settings, gateway, began_s)
+            while time.monotonic() < began_s + TIMEOUT_S:
+                begun = [r.at_us for r in last_records(settings) if isinstance(r, BegunRecord)]
+                if begun and begun[-1] > began_us:
+                    return answers_s, (begun[-1] - began_us) / 1e6
+                time.sleep(0.1)
+            raise TimeoutError(f"the gateway was not at work within {TIMEOUT_S} s")
+        finally:
+            gateway.kill()
 
 
 def last_records(settings: RunSettings) -> list[Record]:
