@@ -5,6 +5,7 @@ These runs have no nodes, so no Spark: what matters is that the run goes on, wit
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import time
@@ -129,7 +130,9 @@ def test_a_process_that_cannot_even_be_started_is_named_at_first_and_tried_later
         run.kill("gateway")
         run.children["gateway"].process.wait()
         look_until(run, lambda: run.children["gateway"].failures == 2)
+        assert re.search(r"2 times in a row.* cannot be started: .*Permission", run.setbacks["gateway"].text)
     look_until(run, lambda: run.status() is not None)
+    assert not run.setbacks
 
 
 def test_a_zookeeper_of_the_runs_own_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ class Child:
     failures: int = 0
     #: When it is to be started again, once its end was noticed.
     again_at: float | None = None
+    #: Why its successor could not even be started.
+    not_started: str = ""
 
     @property
     def running(self) -> bool:
@@ -183,7 +185,7 @@ class LocalRun:
             failures, again_at = self._zookeeper_failures, self._zookeeper_again_at
             found["zookeeper"] = _setback("zookeeper", failures, again_at, self._zookeeper_failure)
         for child in self.children.values():
-            if child.again_at is not None and child.failed:
+            if child.again_at is not None and (child.failed or child.not_started):
                 why = self._why(child)
                 found[child.name] = _setback(child.name, child.failures, child.again_at, why)
         return found
@@ -214,6 +216,8 @@ class LocalRun:
         raise kind(f"{child.name} failed: {self._why(child)}")
 
     def _why(self, child: Child) -> str:
+        if child.not_started:
+            return child.not_started
         file = failure_file(self.settings.path, child.name)
         # On a full disk the file may be there and empty.
         reason = file.read_text().strip() if file.exists() else ""
@@ -295,9 +299,10 @@ class LocalRun:
             self._restart(child)
         except EnvironmentFailed as problem:
             # No memory for another process, say: that may pass.
+            child.not_started = str(problem)
             child.failures += 1
             child.again_at = time.monotonic() + _retry_pause_s(child.failures)
-            log.warning("%s", problem)
+            log.warning("%s", self.setbacks[child.name].text)
 
     def _restart(self, child: Child) -> None:
         since_s = time.monotonic() - child.started_at

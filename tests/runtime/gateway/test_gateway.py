@@ -5,6 +5,7 @@ There are no nodes: a test puts output straight into the delivery, as if copies 
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -110,6 +111,12 @@ class Life:
 
     def client(self) -> us.Client:
         return us.Client(self.gateway._endpoint.address, timeout_s=WAIT_S)
+
+    def push_at(self, bucket: int) -> None:
+        """One row in this bucket; the ones before it are then sealed."""
+        with self.client() as client:
+            client.push("rows", [{"k": 1, "ts": bucket * WIDTH_US}])
+        self.until(lambda: self.gateway._intake._ingest.sealed_through["rows"] >= bucket - 1)
 
     def deliver_to_the_end(self, sink: str) -> None:
         self.gateway.deliver(sink, [Bucket(END)])
@@ -222,9 +229,10 @@ def test_a_delivery_that_was_not_on_record_when_its_gateway_died_is_recorded_onc
     settings: RunSettings,
 ) -> None:
     journal = Journal(settings.path / "delivery" / "one.json")
-    for _ in range(2):
+    for number in range(2):
         life = Life(settings)
         life.start()
+        life.push_at(10 + number)
         life.end()
         journal.write(7, DeliveredRange(NOTHING, 7, ((3, 1, "digest"),)))
     life = Life(settings)
@@ -276,4 +284,20 @@ def test_a_gateway_whose_journal_is_gone_refuses_to_start(settings: RunSettings)
     life.end()
     (settings.path / "delivery" / "two.json").unlink()
     with pytest.raises(us.EnvironmentFailed, match=r"delivery/two\.json is missing"):
+        Life(settings)
+
+
+def test_a_gateway_whose_log_lacks_its_newest_part_refuses_to_start(settings: RunSettings) -> None:
+    log, copy = settings.path / "log", settings.path / "copy"
+    for bucket in (10, 20):
+        life = Life(settings)
+        life.start()
+        life.push_at(bucket)
+        life.gateway.deliver("two", [Bucket(bucket - 1)])
+        life.end()
+        if bucket == 10:
+            shutil.copytree(log, copy)
+    shutil.rmtree(log)
+    copy.rename(log)
+    with pytest.raises(us.EnvironmentFailed, match=r"ends with bucket \d+, although sink 'two' .* bucket 19"):
         Life(settings)

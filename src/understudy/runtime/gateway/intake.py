@@ -87,6 +87,10 @@ class Intake:
         log.info("recovered %d sealed buckets from the log", len(recovered))
         return recovered
 
+    def require_through(self, delivered: Mapping[str, BucketId]) -> None:
+        """Refuse a log that ends before what each sink has received; after `recover`."""
+        self._ingest.require_through(delivered)
+
     @property
     def goes_on(self) -> bool:
         """Whether the log had taken in anything before this process; known after `recover`."""

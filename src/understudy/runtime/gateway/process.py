@@ -67,6 +67,7 @@ class Gateway:
         # in shows that there were journals. A gateway that was killed in between comes up again.
         recovered = self._intake.recover(begun=self._begun())
         positions, unreported = self._delivery.recover(begun=self._intake.goes_on)
+        self._intake.require_through(positions)
         for sink, done in unreported:
             self._recorder.delivered_before(sink, done.after, done.through, done.buckets)
         self._endpoint = Endpoint(

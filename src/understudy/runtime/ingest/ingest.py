@@ -115,6 +115,18 @@ class Ingest:
         self._recovered = True
         return [bucket for bucket in replayed if bucket.number > self._state.trimmed[bucket.source]]
 
+    def require_through(self, delivered: Mapping[str, BucketId]) -> None:
+        """Refuse a log that ends before what sinks have received: that was sealed here first."""
+        end = max(self._state.through.values())
+        for sink, through in delivered.items():
+            if through > end:
+                raise EnvironmentFailed(
+                    f"The log {self._folder} ends with bucket {end}, although sink {sink!r} has received all "
+                    f"through bucket {through}: the log's newest part was removed, or it is an older copy. "
+                    "Rows that were acknowledged cannot be recovered without it. Put the files back, or "
+                    "start a new run in a new folder."
+                )
+
     def push(
         self,
         source: str,
