@@ -14,6 +14,7 @@ its parent is gone.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ from typing import Any
 import psutil
 
 from harness import HERE, RESULTS, TRAFFIC, remove, save, say
+from understudy.runtime.process import PR_SET_PDEATHSIG
 
 MARK = "UNDERSTUDY_ORPHANS_OF"
 LEFT_AFTER_S = 10.0
@@ -66,6 +68,11 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "understudy demo": [*CLI, "demo", "--folder", str(folder / "demo")],
         **{name: [sys.executable, str(HERE / name), *options] for name, options in studies.items()},
     }
+
+
+def end_with_study() -> None:
+    """In a command that begins: end when this study does, however that ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def started_by(mark: str) -> list[psutil.Process]:
@@ -140,7 +147,12 @@ def killed(name: str, number: signal.Signals, moment: str) -> dict[str, Any]:
     }
     with (folder / "log").open("ab") as log:
         command = subprocess.Popen(
-            commands(folder)[name], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            commands(folder)[name],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            preexec_fn=end_with_study,  # noqa: PLW1509 - this process has one thread
         )
     try:
         MOMENTS[moment](name, command, mark)
