@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -107,31 +107,31 @@ def await_java(command: subprocess.Popen[bytes], mark: str, word: str) -> None:
         time.sleep(0.02)
 
 
-def first_java(name: str, command: subprocess.Popen[bytes], mark: str) -> None:
-    await_java(command, mark, "")
+@dataclass(frozen=True)
+class Moment:
+    """When a command is killed: so long after its first Java with this word has started."""
+
+    java: str
+    wait_s: float = 0.0
+    #: Whether it has just been asked to end, by Ctrl-C.
+    ending: bool = False
 
 
-def first_spark(name: str, command: subprocess.Popen[bytes], mark: str) -> None:
-    await_java(command, mark, "SparkSubmit")
-
-
-def running(name: str, command: subprocess.Popen[bytes], mark: str) -> None:
-    (first_java if name in WITHOUT_SPARK else first_spark)(name, command, mark)
-    time.sleep(RUNNING_S)
-
-
-def ending(name: str, command: subprocess.Popen[bytes], mark: str) -> None:
-    running(name, command, mark)
-    command.send_signal(signal.SIGINT)
-    time.sleep(ENDING_S)
-
-
-MOMENTS: dict[str, Callable[[str, subprocess.Popen[bytes], str], None]] = {
-    "first Java starts": first_java,
-    "Spark starts": first_spark,
-    "running": running,
-    "ending": ending,
+SPARK = "SparkSubmit"
+MOMENTS = {
+    "first Java starts": Moment(""),
+    "Spark starts": Moment(SPARK),
+    "running": Moment(SPARK, RUNNING_S),
+    "ending": Moment(SPARK, RUNNING_S, ending=True),
 }
+
+
+def await_moment(name: str, command: subprocess.Popen[bytes], mark: str, moment: Moment) -> None:
+    await_java(command, mark, "" if name in WITHOUT_SPARK else moment.java)
+    time.sleep(moment.wait_s)
+    if moment.ending:
+        command.send_signal(signal.SIGINT)
+        time.sleep(ENDING_S)
 
 
 def killed(name: str, number: signal.Signals, moment: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def killed(name: str, number: signal.Signals, moment: str) -> dict[str, Any]:
             preexec_fn=end_with_study,  # noqa: PLW1509 - this process has one thread
         )
     try:
-        MOMENTS[moment](name, command, mark)
+        await_moment(name, command, mark, MOMENTS[moment])
         before = len(started_by(mark))
         command.send_signal(number)
         at_s = time.monotonic()
