@@ -38,6 +38,8 @@ from understudy.runtime.ingest.silence import Silence
 from understudy.runtime.ingest.stamper import Stamper
 from understudy.runtime.ingest.state import IngestState
 
+PUT_BACK = "Put the files back, or start a new run in a new folder."
+
 
 @dataclass(frozen=True, slots=True)
 class PushAccepted:
@@ -123,8 +125,7 @@ class Ingest:
                 raise EnvironmentFailed(
                     f"The log {self._folder} ends with bucket {end}, although sink {sink!r} has received all "
                     f"through bucket {through}: the log's newest part was removed, or it is an older copy. "
-                    "Rows that were acknowledged cannot be recovered without it. Put the files back, or "
-                    "start a new run in a new folder."
+                    f"Rows that were acknowledged cannot be recovered without it. {PUT_BACK}"
                 )
 
     def push(
@@ -280,15 +281,14 @@ class Ingest:
         if begun is not None and not self._log.segment:
             raise EnvironmentFailed(
                 f"The log folder {self._folder} has no segment (*.wal), although {begun}: the log was "
-                "removed. Rows that were acknowledged cannot be recovered without it. Put the files back, or "
-                "start a new run in a new folder."
+                f"removed. Rows that were acknowledged cannot be recovered without it. {PUT_BACK}"
             )
         for name, through in needed.items():
             if self._state.trimmed[name] < through:
                 raise EnvironmentFailed(
                     f"The log {self._folder} lacks the segments before {self._log.segments[0]:08d}.wal: they "
                     f"were removed. Acknowledged rows of source {name!r} cannot be recovered without them. "
-                    "Put the files back, or start a new run in a new folder."
+                    f"{PUT_BACK}"
                 )
 
     def _others(self, name: str) -> BucketId:
