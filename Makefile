@@ -28,8 +28,10 @@ lint: setup
 	$(BIN)/ruff format --check src tests studies
 	$(BIN)/mypy
 
+# Tests that start a Spark have the machine to themselves.
 unit: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not spark and not cluster" --numprocesses logical --dist loadfile
+	$(BIN)/python -m pytest -m "spark or cluster"
 
 # Writes the lock anew from pyproject.toml. Run it when a dependency changes, and commit the result.
 lock:
