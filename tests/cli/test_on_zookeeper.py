@@ -20,7 +20,8 @@ from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.gateway.process import FACT
-from understudy.runtime.process import finished_file
+from understudy.runtime.local import lock_of_run
+from understudy.runtime.process import failure_file, finished_file
 from understudy.runtime.settings import RunSettings
 
 pytestmark = pytest.mark.cluster
@@ -129,7 +130,10 @@ def test_a_stopped_process_that_is_no_member_any_more_is_still_found(settings: R
 def test_status_of_a_run_without_a_gateway_says_so(
     settings: RunSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    lock = lock_of_run(settings.path)
+    lock.take()
     assert main(["status", settings.folder]) == 3
+    lock.release()
     assert "has no gateway yet" in capsys.readouterr().err
 
 
@@ -139,9 +143,19 @@ def test_status_of_a_run_whose_gateway_is_gone_says_where_to_look(
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     replace(settings, gateway_port=port).save()
+    lock = lock_of_run(settings.path)
+    lock.take()
     assert main(["status", settings.folder]) == 3
     err = capsys.readouterr().err
-    assert "has ended, or is just starting" in err
+    assert "is starting, or its gateway is" in err
+    assert f"{settings.folder}/logs" in err
+    lock.release()
+    failed = failure_file(settings.path, "node-1")
+    failed.parent.mkdir()
+    failed.write_text("column nosuch is missing.\n")
+    assert main(["status", settings.folder]) == 3
+    err = capsys.readouterr().err
+    assert "has ended, and not because its sources did. node-1 failed: column nosuch is missing." in err
     assert f"{settings.folder}/logs" in err
 
 

@@ -118,6 +118,12 @@ def test_a_mistaken_name_is_reported_without_the_plan(make: Make) -> None:
     assert len(str(caught.value)) < 400
 
 
+def test_what_spark_refuses_when_it_starts_is_reported_without_the_plan(make: Make) -> None:
+    engine = make(lambda a: a.orderBy("v"))
+    with pytest.raises(FlowError, match=r"Spark does not run it: Sorting is not .* output mode$"):
+        engine.start()
+
+
 def test_where_every_bucket_is_a_micro_batch_the_engine_says_so(make: Make) -> None:
     assert make(lambda a: with_state(a, GroupStateTimeout.NoTimeout)).stepwise
     assert not make(lambda a: a).stepwise

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from understudy.cli.folders import existing_folder
 from understudy.cli.picture import figures, legend, node_lines
 from understudy.cli.policies import titled
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.local import lock_of_run
 from understudy.runtime.process import failure_file, finished_file
 from understudy.runtime.seating import in_one_piece, seats_in
 from understudy.runtime.settings import RunSettings
@@ -61,14 +63,26 @@ def _asked(settings: RunSettings) -> dict[str, Any]:
                 f"Run {settings.run} in {settings.folder} has finished: every source has ended and "
                 "everything is delivered."
             ) from None
-        failed = failure_file(settings.path, "gateway")
-        if failed.exists():
+        where = f"Run {settings.run} in {settings.folder}"
+        failures = _failures(settings.path)
+        if not lock_of_run(settings.path).is_held():
+            reasons = "".join(f" {name} failed: {why}" for name, why in failures.items())
             raise EnvironmentFailed(
-                f"The gateway of run {settings.run} in {settings.folder} failed: "
-                f"{failed.read_text().strip()} While `understudy run` goes on, it is started again and "
-                "again, and the nodes keep their state."
+                f"{where} has ended, and not because its sources did.{reasons} "
+                f"Its logs are in {settings.path / 'logs'}."
+            ) from None
+        if "gateway" in failures:
+            raise EnvironmentFailed(
+                f"The gateway of run {settings.run} in {settings.folder} failed: {failures['gateway']} "
+                "It is started again and again, and the nodes keep their state."
             ) from None
         raise EnvironmentFailed(
-            f"Run {settings.run} in {settings.folder} has ended, or is just starting. {problem} "
+            f"{where} is starting, or its gateway is. {problem} "
             f"Try again in a moment, or look into {settings.path / 'logs'}."
         ) from None
+
+
+def _failures(folder: Path) -> dict[str, str]:
+    """Why processes of a run failed and have not begun again, by name."""
+    files = sorted(failure_file(folder, "any").parent.glob("*.txt"))
+    return {file.stem: file.read_text().strip() for file in files}

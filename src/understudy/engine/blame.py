@@ -45,6 +45,10 @@ def shortened(text: str) -> str:
     for line in text.strip().splitlines():
         if line.startswith(("\tat ", "=== Streaming Query", "JVM stacktrace", "Driver stacktrace")):
             break
+        if line.startswith("~") and kept:
+            # The root of a streaming query's plan.
+            kept[-1] = kept[-1].removesuffix(";")
+            break
         if _PLAN_FOLLOWS.search(line):
             kept.append(line.strip().removesuffix(";"))
             break

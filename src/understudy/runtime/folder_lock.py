@@ -44,6 +44,20 @@ class FolderLock:
             raise self._in_use from problem
         self._file = file
 
+    def is_held(self) -> bool:
+        """Whether a process holds the folder now, this one or another."""
+        try:
+            file = os.open(self._folder / FILE, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
     def release(self) -> None:
         if self._file >= 0:
             os.close(self._file)

@@ -366,3 +366,20 @@ def test_a_reader_that_finds_nothing_more_is_silent(tmp_path: Path) -> None:
     while gate.sealed.get(timeout=PATIENCE_S).table is None:
         pass
     gate.end()
+
+
+def test_a_source_that_fetches_its_rows_takes_none_from_clients_and_may_be_closed_by_one(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in.jsonl").write_text("")
+    flow = us.Flow("f")
+    followed = us.Files(str(tmp_path / "in.jsonl"), "id int, ts timestamp", follow=True)
+    flow.source("a", followed, time="ts")
+    gate = Gate(flow, tmp_path)
+    # Its name is the one under which the reader of a source pushes.
+    with us.Client(gate.endpoint.address, name="reader", timeout_s=PATIENCE_S) as client:
+        with pytest.raises(us.RowError, match="'a' takes no rows from clients: jsonl files at"):
+            client.push("a", rows(5))
+        client.close_source("a")
+    assert (gate.intake.ended, gate.intake.rows_in) == (True, 0)
+    gate.end()

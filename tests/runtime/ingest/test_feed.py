@@ -358,6 +358,21 @@ def test_a_reader_without_rows_is_not_asked_in_a_tight_loop(tmp_path: Path) -> N
     assert [feed.step(1_000_000) for _ in range(3)] == [1_010_000, 1_010_000, 0]
 
 
+def test_a_source_that_a_client_closes_while_it_is_read_ends_without_these_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest, feed, _ = started(Script((us.Batch([row(1)], 1),)), tmp_path)
+    read = feed._reader.read
+
+    def closed_meanwhile(now_us: int) -> us.Batch:
+        ingest.close_source("s")
+        return read(now_us)
+
+    monkeypatch.setattr(feed._reader, "read", closed_meanwhile)
+    assert feed.step(0) is None
+    assert ingest.last("s", "reader") is None
+
+
 def test_a_reader_is_closed_when_its_source_ends(tmp_path: Path) -> None:
     _, feed, _ = started(Script((us.Batch(ended=True),)), tmp_path)
     run_feed(feed, lambda: True, lambda: 0, Event())

@@ -79,12 +79,15 @@ class Intake:
         self._threads: list[threading.Thread] = []
 
     def recover(self, *, begun: str | None = None) -> list[SealedBucket]:
-        """Buckets sealed and not trimmed, of each source in order, as they were before the crash.
+        """Buckets sealed and not trimmed, of each source in order, as they were before the crash. Opens the
+        readers of sources that fetch their rows themselves.
 
         `begun` names what shows that this run has had a log.
         """
         recovered = self._ingest.recover(begun=begun)
         log.info("recovered %d sealed buckets from the log", len(recovered))
+        opened = {name: open_feed(self._ingest, source) for name, source in self._flow.sources.items()}
+        self._feeds = {name: feed for name, feed in opened.items() if feed is not None}
         return recovered
 
     def require_through(self, delivered: Mapping[str, BucketId]) -> None:
@@ -98,12 +101,8 @@ class Intake:
 
     def start(self) -> None:
         """Begin to seal what clients push."""
-        for source in self._flow.sources.values():
-            feed = open_feed(self._ingest, source)
-            if feed is not None:
-                self._feeds[source.name] = feed
-                # Until its reader works, a source has no voice.
-                self._asked_us[source.name] = monotonic_us()
+        # Until its reader works, a source has no voice.
+        self._asked_us = dict.fromkeys(self._feeds, monotonic_us())
         self._start(threading.Thread(target=self._hand_on, name="sealing", daemon=True))
 
     def start_readers(self) -> None:
@@ -252,6 +251,9 @@ class Intake:
             if source is None:
                 known = ", ".join(self._flow.sources)
                 raise UserError(f"There is no source {source_name!r} in this flow. It has: {known}.")  # noqa: TRY301
+            if source_name in self._feeds:
+                own = source.kind.describe()
+                raise UserError(f"Source {source_name!r} takes no rows from clients: {own}.")  # noqa: TRY301
             with self._deafness.during(source_name):
                 if not wait(source_name):
                     return None

@@ -53,7 +53,13 @@ class Feed:
             return None
         with blamed(f"source {self._source.name!r}: its reader failed"):
             batch = self._reader.read(now_us)
-        rows = self._push(batch, now_us)
+        try:
+            rows = self._push(batch, now_us)
+        except UserError:
+            if self._ingest.closed(name):
+                # A client closed it while it was read.
+                return None
+            raise
         if batch.ended:
             self._ingest.close_source(name)
         self._ingest.commit()
