@@ -41,7 +41,7 @@ def machines_fault(problem: PySparkException) -> str | None:
 
 def shortened(text: str) -> str:
     """Spark's own words without the stack that follows them, and without the middle of a long traceback."""
-    kept = []
+    kept: list[str] = []
     for line in text.strip().splitlines():
         if line.startswith(("\tat ", "=== Streaming Query", "JVM stacktrace", "Driver stacktrace")):
             break

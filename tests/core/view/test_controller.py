@@ -272,6 +272,15 @@ def test_a_new_leader_fills_no_seat_before_it_has_heard_of_every_node_of_the_vie
     assert {now(made).seat(copy).node for copy in with_status(made, STDBY)} == {"e"}
 
 
+def test_a_new_leader_buries_no_copy_before_it_has_seen_a_member_with_the_state() -> None:
+    made = Controller(chain_of(f=1), 2, 2, now(single(2)))
+    # The other copy's node may have died since the view was stored.
+    assert made.handle(CopySuspected(Copy(F, 0), 1, "gateway")) == []
+    assert views(made.handle(MembersLeft(("a",)))) == []
+    (dead,) = views(made.handle(MemberJoined("b", 2)))
+    assert dead.copies_on("a") == []
+
+
 def test_a_new_leader_has_heard_of_a_node_that_left_too() -> None:
     dead = views(controller().handle(MembersLeft(("d",))))[0]
     made = Controller(SHAPE, 2, 4, dead)

@@ -255,7 +255,7 @@ def test_no_member_dies_because_zookeeper_was_away(own_cluster: Any, heard: Any)
 
 
 def test_seated_members_survive_the_loss_of_every_session(
-    cluster: Any, heard: Any, expire: Callable[[Coordination], None]
+    cluster: Any, heard: Any, eventually: Any, expire: Callable[[Coordination], None]
 ) -> None:
     connections, views = [cluster.connect() for _ in range(3)], heard()
     gateway, *nodes = connections
@@ -268,6 +268,8 @@ def test_seated_members_survive_the_loss_of_every_session(
         expire(connection)
     leader(cluster, gateway)
     gateway.join("node", "c", {})
+    # Until then it cannot know whether the other copy lives.
+    eventually(lambda: {"a", "b"} <= {member.name for member in gateway.read_members()})
     gateway.report(*written(CopySuspected(SECOND, 1, "gateway")))
     last = views.until(waiting_behind("a"))
     assert last.epoch == 3, "only the suspicion and the standby were decisions"

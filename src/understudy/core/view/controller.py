@@ -7,8 +7,9 @@
     all seats DEAD      of one partition: lost, for good
 
 *Which node may be buried.* A node's seats are DEAD when it leaves the membership, or when it is suspected in
-any of them, as long as another seat of the partition is ACTIVE, on a node that has not left. They die in one
-view: seats that died together recover bottom-up. The last holder of a partition's state, which may be a
+any of them, as long as another seat of the partition is ACTIVE, on a node that this leader knows as a member:
+what a new leader has only read in the stored view may be of a node that died since. They die in one view:
+seats that died together recover bottom-up. The last holder of a partition's state, which may be a
 standby whose lender is gone, is not buried on suspicion: a broken connection is mended, a declared death is
 not. Nor is it buried at once when its session ends, because a process that only slept comes back under its
 name: it is given `grace_ms`. Of several nodes that are missed at one look, none counts as holding the state
@@ -133,7 +134,7 @@ class Controller(Machine[ControllerEvent, Decision]):
                 self.members = members
                 if first is not None:
                     return [self._publish(first)]
-                return self._came_back(node) if node in self._missed else []
+                return self._seen_alive(node)
             case MembersLeft(nodes):
                 self.members = {node: order for node, order in self.members.items() if node not in nodes}
                 self._suspected -= set(nodes)
@@ -184,11 +185,9 @@ class Controller(Machine[ControllerEvent, Decision]):
         drained = self.view.drained - set(nodes)
         wanted = {copy: to for copy, to in self.view.wanted.items() if to not in nodes}
         seated = {node: self.view.copies_on(node) for node in nodes}
-        # Missed until shown otherwise, so that none of them counts as a holder of another one's state.
-        known, self._missed = self._missed, self._missed | {node for node in nodes if seated[node]}
         buried = [copy for copies in seated.values() for copy in copies if self._replaceable(copy)]
         kept = [node for node in nodes if not set(seated[node]) <= set(buried)]
-        self._missed = known | set(kept)
+        self._missed.update(kept)
         done: list[Decision] = [SetTimer(("missed", node), self.grace_ms) for node in kept]
         if buried:
             done += self._bury(buried, "left the cluster", drained, wanted)
@@ -196,9 +195,11 @@ class Controller(Machine[ControllerEvent, Decision]):
             done.append(self._publish({}, drained, wanted))
         return done
 
-    def _came_back(self, node: str) -> list[Decision]:
-        """A missed node is a member again: the seats that were kept only because it was missing can go."""
+    def _seen_alive(self, node: str) -> list[Decision]:
+        """A node is a member: seats of missed ones that were kept only because it was not can go."""
         self._missed.discard(node)
+        if self.view is None or not self.view.copies_on(node):
+            return []
         missed = [copy for each in sorted(self._missed) for copy in self._current.copies_on(each)]
         buried = [copy for copy in missed if self._replaceable(copy)]
         return self._bury(buried, "left the cluster") if buried else []
@@ -219,9 +220,9 @@ class Controller(Machine[ControllerEvent, Decision]):
         return any(all(self._is_safe(Copy(partition, r)) for partition in needed) for r in others)
 
     def _is_safe(self, copy: Copy) -> bool:
-        """Whether this copy is active on a node that has not left."""
+        """Whether this copy is active on a node that is known to be a member."""
         seat = self._current.seat(copy)
-        return seat.status is Status.ACTIVE and seat.node not in self._missed
+        return seat.status is Status.ACTIVE and seat.node in self.members
 
     def _caught_up(self, copy: Copy, epoch: int) -> list[Decision]:
         seat = self._seat_of(copy, epoch)

@@ -24,8 +24,8 @@ case `MemberJoined` again.
 
 **Patience at the start.** A new leader cannot tell a member that died with the old leader from one whose
 session is just being made anew, after ZooKeeper itself was away for long. So it gives members that the view
-names, and that it has not seen yet, one session timeout to appear. Suspicions are acted upon at once all the
-same.
+names, and that it has not seen yet, one session timeout to appear. Suspicions are acted upon at once if a
+member that it has seen holds the state too; others are repeated by those who suspect.
 """
 
 from __future__ import annotations
