@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import understudy as us
 from disk_kit import DiskRecord
 from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.errors import BrokenInvariant
 from understudy.runtime.gateway import intake as module
 from understudy.runtime.gateway.intake import Intake
+from understudy.runtime.ingest import stamper
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.rows import to_stream, to_table
 from understudy.runtime.transport.channel import Channel
@@ -383,3 +386,20 @@ def test_a_source_that_fetches_its_rows_takes_none_from_clients_and_may_be_close
         client.close_source("a")
     assert (gate.intake.ended, gate.intake.rows_in) == (True, 0)
     gate.end()
+
+
+def test_rows_that_are_in_the_log_are_never_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+
+    flow = make_flow()
+    failures: list[BaseException] = []
+    intake = Intake(flow, tmp_path, lambda _: None, failures.append)
+    intake.recover()
+    monkeypatch.setattr(stamper, "canonical", broken)
+    body = to_stream(to_table(flow.sources["a"], rows(5, 6)))
+    frame = Frame({"kind": "push", "source": "a", "sequence": 0}, [body])
+    with pytest.raises(BrokenInvariant, match="rows of 'a' are in the log"):
+        intake.take_push("me", frame, lambda _: True)
+    assert len(failures) == 1
+    intake.end()

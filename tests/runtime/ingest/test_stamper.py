@@ -7,8 +7,10 @@ import pytest
 
 import understudy as us
 from understudy.core.errors import BrokenInvariant
+from understudy.flow.errors import RowError
 from understudy.flow.model import Source
 from understudy.flow.schema import TIMESTAMP
+from understudy.runtime.ingest import stamper as module
 from understudy.runtime.ingest.buckets import END_US, SealedBucket, end_bucket
 from understudy.runtime.ingest.stamper import Stamper
 
@@ -167,3 +169,22 @@ def test_a_closed_source_takes_no_rows() -> None:
     assert stamper.closed
     with pytest.raises(BrokenInvariant):
         push(stamper, rows(300))
+
+
+def test_a_push_that_would_make_a_bucket_too_large_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    row_bytes = rows(0).nbytes
+    monkeypatch.setattr(module, "BUCKET_BYTES_MAX", 3 * row_bytes)
+    stamper = Stamper(source(lateness="100 us"), WIDTH_US)
+    push(stamper, rows(0, 1))
+    # Of four rows no bucket has more than three.
+    push(stamper, rows(2, 100, 101, 102))
+    for time in (3, 103):
+        with pytest.raises(RowError, match=r"its bucket that starts at .* would have \d+ bytes, and \d+ are"):
+            push(stamper, rows(time))
+    again = Stamper(source(lateness="100 us"), WIDTH_US)
+    again.hold(stamper.open_rows)
+    with pytest.raises(RowError, match="Give the flow narrower buckets"):
+        push(again, rows(3))
+    # What is sealed leaves room for what comes.
+    assert ids(push(stamper, rows(200, 201, 202))) == {0: [0, 1, 0]}
+    assert ids(push(stamper, rows(300))) == {1: [1, 2, 3]}

@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from understudy.core.bucket import BucketId
-from understudy.core.errors import PeerError
+from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.runtime.ingest.buckets import SealedBucket
@@ -263,6 +263,9 @@ class Intake:
                 )
         except (UserError, pa.ArrowException) as problem:
             return Frame({"kind": "refused", **answered, "why": str(problem)})
+        except BrokenInvariant as problem:
+            self._on_failure(problem)
+            raise
         self._ingest.commit(accepted.position)
         self._sealed.set()
         late, duplicate = accepted.late, accepted.duplicate

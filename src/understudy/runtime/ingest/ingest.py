@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, BucketId
-from understudy.core.errors import require
+from understudy.core.errors import BrokenInvariant, require
 from understudy.flow.errors import EnvironmentFailed, FlowError, RowError
 from understudy.flow.flow import Flow
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
@@ -164,7 +164,11 @@ class Ingest:
             }
             body = to_stream(table) if stream is None else stream
             position = self._log.append(Record(RecordKind.PUSH, head, body))
-            self._queue(position, self._state.take_in(head, judged))
+            try:
+                self._queue(position, self._state.take_in(head, judged))
+            except Exception as problem:
+                # Neither taken nor refused: only a new beginning from the log can tell.
+                raise BrokenInvariant(f"rows of {source!r} are in the log, and then: {problem}") from problem
             self.rows_taken += table.num_rows
             return PushAccepted(duplicate=False, late=judged.late, position=position)
 

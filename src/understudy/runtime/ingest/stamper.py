@@ -14,6 +14,9 @@ carries the boundary, so that no consumer waits for rows that do not exist.
 A row that belongs to a sealed bucket is late. Rows are judged against what was sealed before their push, so
 disorder inside one push is never late. A row far in the future would seal everything before it, so there is a
 bound to how far ahead of the source's newest row and of the wall clock it may lie.
+
+A bucket travels in one frame and is one Arrow table, and both have their limits. So a push that would make an
+open bucket too large is refused, before anything is promised.
 """
 
 from __future__ import annotations
@@ -30,6 +33,10 @@ from understudy.flow.errors import RowError
 from understudy.flow.model import Source
 from understudy.flow.schema import TIMESTAMP
 from understudy.runtime.ingest.buckets import SealedBucket, Times, canonical, end_bucket, split, times_us
+from understudy.runtime.transport.pieces import FRAME_BYTES_MAX
+
+#: Half of the largest frame, so that there is room for what surrounds the rows.
+BUCKET_BYTES_MAX = FRAME_BYTES_MAX // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class Stamper:
         self._source = source
         self._width_us = width_us
         self._open: dict[BucketId, list[pa.Table]] = {}
+        self._open_bytes: dict[BucketId, int] = {}
         self._end = end_bucket(width_us)
         self.through: BucketId = NOTHING
         self.last_rows: BucketId = NOTHING
@@ -76,6 +84,25 @@ class Stamper:
 
         Changes nothing; a RowError refuses them all.
         """
+        judged = self._in_time(table, wall_us)
+        largest = max(self._open_bytes.values(), default=0)
+        if judged.table.nbytes + largest > BUCKET_BYTES_MAX:
+            for number, rows in split(judged.table, judged.times, self._width_us):
+                self._require_room(number, rows.nbytes)
+        return judged
+
+    def _require_room(self, number: BucketId, more_bytes: int) -> None:
+        size = self._open_bytes.get(number, 0) + more_bytes
+        if size > BUCKET_BYTES_MAX:
+            raise RowError(
+                f"source {self._source.name!r}: its bucket that starts at "
+                f"{pa.scalar(number * self._width_us, TIMESTAMP)} would have {size:,} bytes, and "
+                f"{BUCKET_BYTES_MAX:,} are the most. Nothing of this push was taken. Give the flow narrower "
+                "buckets."
+            )
+
+    def _in_time(self, table: pa.Table, wall_us: int) -> Judged:
+        """The rows, after late and early ones were treated as the source says."""
         source = self._source
         require(not self.closed, f"rows for the closed source {source.name!r}")
         times = times_us(table, source.time)
@@ -138,6 +165,8 @@ class Stamper:
         name, time = self._source.name, self._source.time
         ripe = sorted(each for each in self._open if each <= number)
         sealed = [SealedBucket(name, each, canonical(self._open.pop(each), time)) for each in ripe]
+        for each in ripe:
+            del self._open_bytes[each]
         if ripe:
             self.last_rows = ripe[-1]
         if self.last_rows != number:
@@ -163,3 +192,4 @@ class Stamper:
     def _add(self, table: pa.Table, times: Times) -> None:
         for number, rows in split(table, times, self._width_us):
             self._open.setdefault(number, []).append(rows)
+            self._open_bytes[number] = self._open_bytes.get(number, 0) + rows.nbytes
