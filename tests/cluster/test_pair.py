@@ -73,15 +73,19 @@ def test_two_of_three_replicas_die_at_the_same_instant_and_nothing_is_lost(
     assert_history_is_clean(tmp_path)
 
 
-def test_a_replica_that_loses_only_its_java_is_dead_like_any_other(start: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_replica_that_loses_only_its_java_is_dead_like_any_other(
+    start: Any, tmp_path: Path, number: signal.Signals
+) -> None:
     rows = 250_000
     trial: Trial = start(generated(rows, rows_per_s=10_000))
     trial.wait_running()
     node = psutil.Process(trial.run.pid(trial.process_in("sender")))
     java = next(child for child in node.children(recursive=True) if "java" in child.name())
-    java.kill()
+    java.send_signal(number)
     trial.wait("a death", lambda s: any(seat["status"] == "DEAD" for seat in s["seats"].values()))
     trial.wait_finished()
+    assert not java.is_running()
     assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
     assert_history_is_clean(tmp_path)
 

@@ -97,6 +97,14 @@ def session(
         return _running[0]
 
 
+def ask_java() -> None:
+    """Return once Java has answered a question, however long that takes."""
+    with _lock:
+        running = _running
+    if running is not None and running[0]._jvm is not None:
+        running[0]._jvm.java.lang.System.nanoTime()
+
+
 def make_active(spark: SparkSession) -> None:
     """What a user's function finds as the active session, which Spark keeps for each thread."""
     SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)

@@ -13,7 +13,7 @@ import threading
 
 from understudy.core.view.events import Report
 from understudy.engine.flow_engines import FlowEngines
-from understudy.engine.session import session, stop_session
+from understudy.engine.session import ask_java, session, stop_session
 from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
@@ -21,6 +21,7 @@ from understudy.runtime.coordination.members import Member
 from understudy.runtime.coordination.reports import written
 from understudy.runtime.gateway.process import FACT
 from understudy.runtime.node.copies import Copies
+from understudy.runtime.node.java_watch import JavaWatch
 from understudy.runtime.node.warming import warm_up
 from understudy.runtime.partitioning import controller_for, host_for
 from understudy.runtime.pauses import CarefulReports
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 LIGHT_COMPILER = ("-XX:TieredStopAtLevel=1",)
 STATS_S = 0.5
+#: How many times as long as a connection Java may be silent: it pauses to collect garbage.
+JAVA_SILENCES = 5
 
 
 class Node:
@@ -96,11 +99,16 @@ class Node:
         self._coordination.watch_view(self._copies.on_view)
         threading.Thread(target=self._follow_gateway, name="gateway address", daemon=True).start()
         self._recorder.begun()
+        java = JavaWatch(JAVA_SILENCES * self._settings.silence_s, STATS_S).start(ask_java)
         try:
             while not self._ending.wait(STATS_S):
                 self._reports.tick()
                 self._copies.tell_stats()
+                hangs = java.tick()
+                if hangs is not None:
+                    self._ending.fail(hangs)
         finally:
+            java.end()
             self._actor.end()
             self._copies.end()
             if self._ending.failure is None:
