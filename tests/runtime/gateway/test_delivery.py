@@ -291,6 +291,17 @@ class Counting(us.Writer):
         self._calls.append(([], 0, 0))
 
 
+def test_a_writer_is_closed_also_if_the_end_comes_right_behind_its_last_buckets(tmp_path: Path) -> None:
+    calls: list[tuple[list[int], int, int]] = []
+    sink = Attempt(tmp_path).delivery._sinks["one"]
+    sink._writer = Counting(calls, fails=False)
+    sink.put([bucket(3, 30)])
+    sink.stop()
+    sink.start()
+    sink.join(10)
+    assert calls == [([30], 3, 3), ([], 0, 0)]
+
+
 def test_the_journal_keeps_the_position_of_a_writer_that_keeps_none(tmp_path: Path) -> None:
     calls: list[tuple[list[int], int, int]] = []
     first = Attempt(tmp_path)

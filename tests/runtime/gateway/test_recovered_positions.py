@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -43,35 +44,45 @@ def sink_that_holds(through: BucketId | None, folder: Path) -> SinkDelivery:
     return SinkDelivery(sink, folder, {}, lambda *_: None, lambda _: None, digests=True)
 
 
+class Found(NamedTuple):
+    noted: BucketId
+    last: DeliveredRange | None
+    at_sink: BucketId | None
+
+
 @pytest.mark.parametrize(
-    ("noted", "last", "at_sink", "position", "unreported"),
+    ("found", "position", "unreported"),
     [
-        pytest.param(4, RANGE, None, 4, [], id="begun, and the sink keeps no position"),
-        pytest.param(4, RANGE, 4, 4, [], id="begun, and nothing got there"),
-        pytest.param(4, RANGE, 7, 9, [RANGE], id="there, in a sink that counts only buckets with rows"),
-        pytest.param(4, RANGE, 9, 9, [RANGE], id="there"),
-        pytest.param(9, RANGE, None, 9, [RANGE], id="done, and the sink keeps no position"),
-        pytest.param(9, RANGE, 9, 9, [RANGE], id="done"),
-        pytest.param(9, RANGE, 12, 12, [RANGE], id="done, and the note of the next one got lost"),
-        pytest.param(9, None, 12, 12, [], id="reported, and the note of the next one got lost"),
-        pytest.param(9, None, 7, 9, [], id="reported, and the rest had no rows"),
-        pytest.param(9, None, None, 9, [], id="reported, and the sink keeps no position"),
+        pytest.param(Found(4, RANGE, None), 4, [], id="begun, and the sink keeps no position"),
+        pytest.param(Found(4, RANGE, 4), 4, [], id="begun, and nothing got there"),
+        pytest.param(Found(4, RANGE, 7), 9, [RANGE], id="there, in a sink that counts buckets with rows"),
+        pytest.param(Found(4, RANGE, 9), 9, [RANGE], id="there"),
+        pytest.param(Found(9, RANGE, None), 9, [RANGE], id="done, and the sink keeps no position"),
+        pytest.param(Found(9, RANGE, 9), 9, [RANGE], id="done"),
+        pytest.param(Found(9, RANGE, 12), 12, [RANGE], id="done, and the note of the next one got lost"),
+        pytest.param(Found(9, None, 12), 12, [], id="reported, and the note of the next one got lost"),
+        pytest.param(Found(9, None, 7), 9, [], id="reported, and the rest had no rows"),
+        pytest.param(Found(9, None, None), 9, [], id="reported, and the sink keeps no position"),
     ],
 )
 def test_nothing_that_a_sink_holds_is_delivered_again_and_nothing_else_counts_as_delivered(
-    noted: BucketId,
-    last: DeliveredRange | None,
-    at_sink: BucketId | None,
-    position: BucketId,
-    unreported: list[DeliveredRange],
-    tmp_path: Path,
+    found: Found, position: BucketId, unreported: list[DeliveredRange], tmp_path: Path
 ) -> None:
     journal = Journal(tmp_path / "delivery" / "out.json")
-    journal.write(noted, last)
+    journal.write(found.noted, found.last)
     for _ in range(2):
         # A process that dies before anything is reported leaves the next one with the same.
-        sink = sink_that_holds(at_sink, tmp_path)
+        sink = sink_that_holds(found.at_sink, tmp_path)
         assert sink.recover(begun=True) == unreported
         assert sink.position == position
         # Copies forget what counts as delivered, so it must be known to the disk.
-        assert max(journal.read()[0], NOTHING if at_sink is None else at_sink) == position
+        assert max(journal.read()[0], NOTHING if found.at_sink is None else found.at_sink) == position
+
+
+@pytest.mark.parametrize("at_sink", [-1, 0, 1])
+def test_the_output_of_another_run_is_refused_whatever_time_its_rows_are_of(
+    at_sink: BucketId, tmp_path: Path
+) -> None:
+    with pytest.raises(us.EnvironmentFailed, match="already holds results of another run"):
+        sink_that_holds(at_sink, tmp_path).recover()
+    assert not (tmp_path / "delivery").exists()
