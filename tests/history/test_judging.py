@@ -24,8 +24,10 @@ from written_runs import Run, at, invariants_of, partitioned, random_run, verdic
 from understudy.core.bucket import NOTHING
 from understudy.history.records import (
     DeliveredRecord,
+    EndedRecord,
     HandedRecord,
     InstalledRecord,
+    ProducedRecord,
     SealedRecord,
 )
 
@@ -76,6 +78,17 @@ def test_what_was_sealed_last_may_still_be_on_its_way_when_the_history_stops(tmp
     run = partitioned()
     run["gateway"][-1] = SealedRecord(13, "gateway", "packets", 7, 2)
     assert verdict_on(run, tmp_path).findings == []
+
+
+def test_what_was_sealed_last_may_have_left_for_one_reader_and_not_yet_for_another(tmp_path: Path) -> None:
+    run = partitioned()
+    run["gateway"][-1:] = [
+        SealedRecord(13, "gateway", "packets", 7, 2),
+        ProducedRecord(13, "gateway", 7, 2, "digest", "packets/0:0", "counts/0"),
+    ]
+    assert verdict_on(run, tmp_path).findings == []
+    run["gateway"].append(EndedRecord(14, "gateway"))
+    assert invariants_of(verdict_on(run, tmp_path)) == {"input-loss-free"}
 
 
 def test_sources_number_their_buckets_each_by_itself(tmp_path: Path) -> None:

@@ -160,19 +160,24 @@ def test_a_bucket_whose_way_from_the_source_is_in_a_removed_part_is_not_judged(t
     assert invariants_of(judged(tmp_path)) == {"input-loss-free"}
 
 
-def test_a_node_whose_oldest_part_is_gone_may_have_made_what_was_delivered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", [(2, 2), (2, 1), (1, 2)])
+def test_nodes_whose_oldest_parts_are_gone_may_have_made_what_was_delivered(
+    removed: tuple[int, int], tmp_path: Path
+) -> None:
     run = partitioned()
     verdict_on(run, tmp_path)
-    for process in ("n1", "n2"):
-        rest = [r for r in run[process] if getattr(r, "number", 0) > 2 or getattr(r, "through", 0) > 2]
+    for process, before in zip(("n1", "n2"), removed, strict=True):
+        rest = [
+            r for r in run[process] if getattr(r, "number", 0) > before or getattr(r, "through", 0) > before
+        ]
         write(
             tmp_path / f"{process}.jsonl",
             [[*rest, EndedRecord(13, process)]],
-            [Header(FORMAT_VERSION, FLOW, process, 2, False, 2)],
+            [Header(FORMAT_VERSION, FLOW, process, 2, False, before)],
         )
     verdict = judged(tmp_path)
     assert verdict.findings == []
-    assert verdict.judged_from == 3
+    assert verdict.judged_from == 3, "from where on the records of all processes are there"
 
 
 # --- records that are damaged, or were never written ------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -61,11 +62,21 @@ class Interrupted(Exception):
     pass
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_another_source(gateway: Gateway) -> None:
-    """Each source counts its own pushes, so that both have the same number."""
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGUSR1 breaks off what the test's own thread waits for."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_another_source(gateway: Gateway) -> None:
+    """Each source counts its own pushes, so that both have the same number."""
 
     def holds_back(channel: Channel, frame: Frame) -> None:
         if frame.head["source"] == "a":
@@ -76,15 +87,39 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_another_source(g
         gateway.answer(channel, frame, late=0)
 
     gateway.frame = holds_back  # type: ignore[method-assign]
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with Client(gateway.endpoint.address) as client:
-            with pytest.raises(Interrupted):
-                client.push("a", ROWS)
-            pushed = client.push("b", ROWS)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with Client(gateway.endpoint.address) as client:
+        with pytest.raises(Interrupted):
+            client.push("a", ROWS)
+        pushed = client.push("b", ROWS)
     assert (pushed.sequence, pushed.late) == (0, 0)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize(("given", "then"), [(None, 1), (7, 8)])
+def test_the_number_of_a_push_without_an_answer_is_not_given_to_other_rows(
+    gateway: Gateway, given: int | None, then: int
+) -> None:
+    """Its rows may be in; a gateway would take the others for their repetition."""
+
+    def answers_the_second(channel: Channel, frame: Frame) -> None:
+        if gateway.pushed.empty():
+            Gateway.frame(gateway, channel, frame)
+            os.kill(os.getpid(), signal.SIGUSR1)
+        else:
+            gateway.answer(channel, frame, late=0)
+
+    gateway.frame = answers_the_second  # type: ignore[method-assign]
+    with Client(gateway.endpoint.address) as client:
+        with pytest.raises(Interrupted):
+            client.push("a", ROWS, sequence=given)
+        assert client.push("a", ROWS).sequence == then
+
+
+def test_a_repeated_push_does_not_set_the_count_back(gateway: Gateway) -> None:
+    gateway.frame = partial(gateway.answer, late=0)  # type: ignore[method-assign]
+    with Client(gateway.endpoint.address) as client:
+        numbers = [client.push("a", ROWS, sequence=number).sequence for number in (None, None, 0, None)]
+    assert numbers == [0, 1, 0, 2]
 
 
 def test_a_push_is_repeated_over_the_next_connection(gateway: Gateway) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -18,9 +18,12 @@ from understudy.core.edge.messages import Ack, Data, Message, Reverse
 from understudy.core.host.limits import Limits
 from understudy.core.host.parcels import Attach, Here, Parcel, ParcelFrom, PeerUp, Say, ViewSeen, Welcome
 from understudy.core.shape.partition import Copy, Partition
+from understudy.core.timers import TimerFired
 from understudy.core.view.events import Report
 from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.flow.policy import policy_named
+from understudy.history.reading import records_of
+from understudy.history.records import ProducedRecord, SenderRecord, SuspectedRecord, ViewRecord
 from understudy.runtime.actor import Actor
 from understudy.runtime.gateway import boundary as module
 from understudy.runtime.gateway.boundary import Boundary
@@ -30,6 +33,7 @@ from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 
 FAST, SLOW = Copy(Partition("fast")), Copy(Partition("slow"))
+Kind = TypeVar("Kind")
 ROWS = pa.table({"k": [1, 2, 3, 4], "v": [1, 1, 1, 1]})
 
 
@@ -61,6 +65,7 @@ class Around:
         self.trimmed: dict[str, BucketId] = {}
         self.rooms: dict[str, bool] = {}
         self.reports: list[Report] = []
+        self.sure = True
 
     def deliver(self, sink: str, buckets: Sequence[Bucket]) -> None:
         self.delivered.append((sink, tuple(bucket.number for bucket in buckets)))
@@ -73,7 +78,7 @@ class Around:
 
     def report(self, report: Report) -> bool:
         self.reports.append(report)
-        return True
+        return self.sure
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None:
         pass
@@ -89,6 +94,7 @@ class Gateway:
         recovered: Sequence[SealedBucket] = (),
         *,
         seated: bool = True,
+        history: bool = False,
         **limits: int,
     ) -> None:
         chosen = policy_named(policy)
@@ -99,19 +105,21 @@ class Gateway:
             "",
             policy=chosen,
             nodes=2,
-            history=False,
+            history=history,
             limits=Limits(**limits),
         )
         self.around = Around()
         self.failures: list[BaseException] = []
         self.sent: list[tuple[str, Parcel]] = []
         self.actor = Actor("boundary", self.failures.append)
+        self.recorder = RunRecorder(settings, "f", "gateway")
+        self.history = settings.history_file("gateway")
         self.boundary = Boundary(
             settings,
             self.actor,
             self.around,
             flow=flow_of_two(),
-            recorder=RunRecorder(settings, "f", "gateway"),
+            recorder=self.recorder,
             recovered=recovered,
             delivered={"first": NOTHING, "second": NOTHING},
         )
@@ -145,6 +153,11 @@ class Gateway:
     def sealed(self, source: str, *numbers: BucketId, table: pa.Table | None = ROWS) -> None:
         self.boundary.on_sealed([SealedBucket(source, number, table) for number in numbers])
         self.settle()
+
+    def recorded(self, kind: type[Kind]) -> list[Kind]:
+        """What is on record, of this kind. Nothing is recorded afterwards."""
+        self.recorder.close()
+        return [record for record in records_of(self.history) if isinstance(record, kind)]
 
     def data_for(self, consumer: Copy) -> list[Bucket]:
         said = [p for _, p in self.sent if isinstance(p, Say) and p.to == consumer]
@@ -228,10 +241,11 @@ def test_before_the_first_view_as_much_may_wait_as_a_source_keeps(
     assert [bucket.number for bucket in gate.data_for(one)] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("shares_max", [3, 4])
 def test_before_the_first_view_few_buckets_may_be_too_large_to_wait(
-    made: list[Gateway], tmp_path: Path
+    made: list[Gateway], tmp_path: Path, shares_max: int
 ) -> None:
-    bytes_max = 3 * len(encode({"fast": ROWS}))
+    bytes_max = shares_max * len(encode({"fast": ROWS}))
     gate = gateway(made, tmp_path, seated=False, input_bytes_max=bytes_max)
     gate.sealed("slow", *range(9), table=None)
     gate.sealed("fast", 0)
@@ -358,3 +372,35 @@ def test_the_status_names_the_senders_of_a_pair_also_after_a_broken_connection(
     assert gate.boundary.status()["senders"]["one/0"] == 0
     gate.actor.ask(lambda: gate.boundary.peer_down("n", 1))
     assert gate.boundary.status()["senders"]["one/0"] == 1
+
+
+def test_views_and_what_left_a_source_are_on_record(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path, history=True)
+    gate.sealed("fast", 5)
+    assert [record.epoch for record in gate.recorded(ViewRecord)] == [1]
+    produced = [(r.of, r.to, r.number, r.rows) for r in gate.recorded(ProducedRecord)]
+    assert sorted(produced) == [("fast/0:0", "both/0", 5, 4), ("fast/0:0", "one/0", 5, 4)]
+
+
+def test_a_sender_is_on_record_once_until_another_takes_over(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path, "pair", history=True)
+    one, sink = Partition("one"), Copy(Partition("sink:first"))
+    gate.connect("n")
+    gate.connect("m")
+    welcomed(gate, Copy(one, 0), sink, "n")
+    welcomed(gate, Copy(one, 1), sink, "m")
+    gate.actor.ask(lambda: gate.boundary.peer_down("n", 1))
+    assert [record.copy for record in gate.recorded(SenderRecord)] == ["one/0:0", "one/0:1"]
+
+
+@pytest.mark.parametrize(("sure", "nodes"), [(True, {"n"}), (False, set())])
+def test_only_a_suspicion_that_was_reported_is_on_record(
+    made: list[Gateway], tmp_path: Path, sure: bool, nodes: set[str]
+) -> None:
+    gate = gateway(made, tmp_path, "pair", history=True)
+    gate.around.sure = sure
+    gate.connect("n")
+    gate.actor.ask(lambda: gate.boundary.peer_down("n", 1))
+    gate.tell(TimerFired(("absent", "n")))
+    assert gate.around.reports
+    assert {record.node for record in gate.recorded(SuspectedRecord)} == nodes

@@ -107,6 +107,14 @@ def test_what_is_put_is_delivered_in_order_and_reported(tmp_path: Path) -> None:
     assert attempt.reported["two"] == []
 
 
+def test_a_range_is_cut_where_it_is_large_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RANGE_BYTES_MAX", 2 * bucket(1, 10).size_bytes)
+    attempt = Attempt(tmp_path)
+    attempt.deliver(*(bucket(number, number) for number in range(5)))
+    assert [done.through for done in attempt.reported["one"]] == [1, 3, 4]
+    assert rows_in(tmp_path) == [0, 1, 2, 3, 4]
+
+
 def test_each_sink_has_a_position_of_its_own_that_survives_stretches_without_rows(tmp_path: Path) -> None:
     Attempt(tmp_path).deliver(bucket(3, 30), bucket(9))
     Attempt(tmp_path).deliver(bucket(4, 40), to="two")
@@ -237,6 +245,15 @@ def test_a_crash_before_the_report_is_made_up_for_by_the_next_life(tmp_path: Pat
     assert [done.through for done in second.reported["one"]] == [3, 4]
 
 
+def test_older_buckets_that_come_again_do_not_set_a_position_back(tmp_path: Path) -> None:
+    Attempt(tmp_path).deliver(bucket(3, 30), bucket(6, 60))
+    second = Attempt(tmp_path)
+    second.deliver(bucket(3, 30))
+    assert (second.reported["one"][-1].after, second.reported["one"][-1].through) == (6, 6)
+    assert Journal(tmp_path / "delivery" / "one.json").read()[0] == 6
+    assert rows_in(tmp_path) == [30, 60]
+
+
 def test_a_sink_at_rest_has_nothing_left_to_report(tmp_path: Path) -> None:
     first = Attempt(tmp_path)
     first.delivery.start()
@@ -272,6 +289,17 @@ class Counting(us.Writer):
 
     def close(self) -> None:
         self._calls.append(([], 0, 0))
+
+
+def test_a_writer_is_closed_also_if_the_end_comes_right_behind_its_last_buckets(tmp_path: Path) -> None:
+    calls: list[tuple[list[int], int, int]] = []
+    sink = Attempt(tmp_path).delivery._sinks["one"]
+    sink._writer = Counting(calls, fails=False)
+    sink.put([bucket(3, 30)])
+    sink.stop()
+    sink.start()
+    sink.join(10)
+    assert calls == [([30], 3, 3), ([], 0, 0)]
 
 
 def test_the_journal_keeps_the_position_of_a_writer_that_keeps_none(tmp_path: Path) -> None:

@@ -118,11 +118,11 @@ class Life:
             client.push("rows", [{"k": 1, "ts": bucket * WIDTH_US}])
         self.until(lambda: self.gateway._intake._ingest.sealed_through["rows"] >= bucket - 1)
 
-    def deliver_to_the_end(self, sink: str) -> None:
-        self.gateway.deliver(sink, [Bucket(END)])
+    def deliver_through(self, sink: str, bucket: int) -> None:
+        self.gateway.deliver(sink, [Bucket(bucket)])
 
         def delivered() -> bool:
-            return (self.gateway._boundary.delivered_through or {}).get(f"sink:{sink}") == END
+            return (self.gateway._boundary.delivered_through or {}).get(f"sink:{sink}") == bucket
 
         self.until(delivered)
 
@@ -160,10 +160,30 @@ def test_a_run_of_two_sinks_is_finished_when_both_hold_everything(life: Life, se
         with life.client() as client:
             client.push("rows", [{"k": 1, "ts": 5 * WIDTH_US}])
             client.close_source("rows")
-        life.deliver_to_the_end("one")
+        life.deliver_through("one", END)
         assert not life.gateway._finished()
         assert not finished_file(settings.path).exists()
         life.gateway.deliver("two", [Bucket(END)])
+        life.await_end()
+    assert finished_file(settings.path).exists()
+
+
+def test_a_run_goes_on_after_the_bucket_of_its_last_row_until_the_windows_over_it_are_out(
+    life: Life, settings: RunSettings
+) -> None:
+    may_close(settings)
+    last, a_day_later = 5, 5 + 24 * 3_600 * 1_000_000 // WIDTH_US
+    with Coordination(settings.zookeeper, settings.run) as node:
+        node.join("node", "node-1.1", {"flight": "127.0.0.1:1", "pid": 1, "node": "node-1"})
+        with life.client() as client:
+            client.push("rows", [{"k": 1, "ts": last * WIDTH_US}])
+            client.close_source("rows")
+        for bucket in (last, last + 1, a_day_later):
+            for sink in ("one", "two"):
+                life.deliver_through(sink, bucket)
+            assert not life.gateway._finished()
+        for sink in ("one", "two"):
+            life.gateway.deliver(sink, [Bucket(END)])
         life.await_end()
     assert finished_file(settings.path).exists()
 

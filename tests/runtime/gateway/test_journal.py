@@ -44,7 +44,26 @@ def test_the_name_of_a_journal_is_synced_when_its_position_moves(
     assert disk.steps == [*file, "sync .", *file, *file, "sync ."]
 
 
-def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "two.json").write_text('{"position": 3')
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"position": 3',
+        "{}",
+        "null",
+        '{"position": null, "intent": null}',
+        '{"position": 3, "intent": {}}',
+        '{"position": 3, "intent": {"after": 1, "through": 3, "buckets": [[2, 1]]}}',
+    ],
+)
+def test_a_journal_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "two.json").write_text(text)
     with pytest.raises(us.EnvironmentFailed, match=r"journal .*two\.json cannot be read"):
         Journal(tmp_path / "two.json").read()
+
+
+def test_a_journal_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "delivery").write_text("a file, where the folder should be")
+    with pytest.raises(
+        us.EnvironmentFailed, match=r"journal .*two\.json cannot be written: .* Free or repair"
+    ):
+        Journal(tmp_path / "delivery" / "two.json").write(3, None)

@@ -132,6 +132,55 @@ def test_a_record_that_comes_during_a_sync_waits_for_the_next_one(
     assert push(1).body in disk.synced["00000001.wal"]
 
 
+def test_a_record_that_comes_the_moment_that_a_commit_has_taken_the_others_waits_for_the_next_one(
+    tmp_path: Path,
+) -> None:
+    log, _ = opened(tmp_path)
+    first = log.append(push(0))
+    queue_lock, meanwhile = log._queue_lock, list[int]()
+
+    class LetsOneIn:
+        def __enter__(self) -> None:
+            queue_lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            queue_lock.release()
+            log._queue_lock = queue_lock
+            meanwhile.append(log.append(push(1)))
+
+    log._queue_lock = LetsOneIn()  # type: ignore[assignment]
+    log.commit(first)
+    assert log.durable == first < meanwhile[0]
+    log.close()
+    assert read_again(tmp_path) == [STATE, push(0)]
+
+
+def test_one_commit_makes_all_durable_that_was_appended_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = opened(tmp_path)
+    disk = DiskRecord(tmp_path, monkeypatch)
+    first, second = log.append(push(0)), log.append(push(1))
+    log.commit(first)
+    assert log.durable == second
+    log.commit(second)
+    assert disk.steps == ["sync 00000001.wal"]
+
+
+def test_what_is_on_disk_is_not_written_or_synced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway commits many times a second, also while nothing arrives."""
+    log, _ = opened(tmp_path)
+    position = log.append(push(0))
+    log.commit()
+    disk = DiskRecord(tmp_path, monkeypatch)
+    before = log.segment_bytes
+    log.commit()
+    log.commit(position)
+    assert (disk.steps, log.segment_bytes) == ([], before)
+
+
 def test_a_segment_is_synced_before_it_has_its_name_and_its_name_before_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,12 +276,46 @@ def test_a_missing_or_cut_segment_in_the_middle_is_damage(tmp_path: Path) -> Non
         opened(tmp_path)
 
 
+@pytest.mark.parametrize("left", [b"", b"".join(frame(push(0).encoded()))], ids=["nothing", "no state"])
+def test_a_segment_without_the_state_that_it_began_with_is_damage(tmp_path: Path, left: bytes) -> None:
+    """What the segments before it held may be gone: all that was known then is in the state."""
+    file = filled(tmp_path)
+    file.write_bytes(left)
+    with pytest.raises(EnvironmentFailed, match=rf"00000001\.wal is damaged at byte {len(left)}"):
+        opened(tmp_path)
+
+
+def test_a_segment_counts_what_it_held_before_a_restart(tmp_path: Path) -> None:
+    """Its owner rolls on when it is large; a gateway that often starts again would never do so."""
+    log, _ = opened(tmp_path)
+    for life in range(3):
+        log.append(push(life))
+        log.commit()
+        assert log.segment_bytes == (tmp_path / "00000001.wal").stat().st_size
+        log.close()
+        log, _ = opened(tmp_path)
+    log.roll(STATE)
+    assert log.segment_bytes == (tmp_path / "00000002.wal").stat().st_size
+
+
 def test_a_folder_has_one_owner(tmp_path: Path) -> None:
     log, _ = opened(tmp_path)
     with pytest.raises(EnvironmentFailed, match="in use by another process"):
         Log(tmp_path)
     log.close()
     opened(tmp_path)
+
+
+def test_a_log_whose_reader_fails_lets_go_of_its_folder(tmp_path: Path) -> None:
+    filled(tmp_path)
+
+    def fails(_segment: int, _record: Record) -> None:
+        raise ValueError("not what was expected")
+
+    failed = Log(tmp_path)
+    with pytest.raises(ValueError, match="not what was expected"):
+        failed.recover(fails)
+    assert len(read_again(tmp_path)) == 4
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -299,6 +382,22 @@ def test_a_disk_that_takes_only_half_a_commit_stops_the_log_but_harms_nothing(tm
     log.close()
     assert (tmp_path / "00000001.wal").stat().st_size > len(filled(tmp_path / "one", 1).read_bytes())
     assert read_again(tmp_path) == [STATE, push(1)]
+
+
+def test_a_system_that_writes_less_than_it_was_given_gets_the_rest_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = opened(tmp_path)
+    for number in range(3):
+        log.append(push(number))
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", lambda file, pieces: write(file, b"".join(pieces)[:130]))
+        patch.setattr(os, "write", lambda file, rest: write(file, rest[:7]))
+        log.commit()
+    assert log.segment_bytes == (tmp_path / "00000001.wal").stat().st_size
+    log.close()
+    assert read_again(tmp_path) == [STATE, push(0), push(1), push(2)]
 
 
 def test_more_records_than_one_system_call_takes_are_one_commit(tmp_path: Path) -> None:

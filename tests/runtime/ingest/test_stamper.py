@@ -148,6 +148,12 @@ def test_a_row_far_in_the_future_is_dropped_and_counted_where_late_ones_are() ->
     assert ids(stamper.close()) == {3: [6]}
 
 
+def test_of_a_push_with_a_row_beyond_the_limit_the_row_at_the_limit_is_kept() -> None:
+    stamper = Stamper(source(late="drop", ahead="1 ms"), WIDTH_US)
+    judged = stamper.judge(rows(WALL_US + 1_000, WALL_US + 1_001), WALL_US)
+    assert (judged.table.column("id").to_pylist(), judged.late) == ([0], 1)
+
+
 @pytest.mark.parametrize("past_us", [0, 1_000])
 def test_a_source_may_run_ahead_of_the_wall_clock_by_its_own_newest_row(past_us: int) -> None:
     stamper = Stamper(source(ahead="1 ms"), WIDTH_US)

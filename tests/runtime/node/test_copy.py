@@ -226,6 +226,27 @@ def test_a_newcomer_starts_from_the_state_it_was_given_and_goes_on_from_there(
     assert [(r.after, r.through) for r in handed] == [(3, 4)]
 
 
+def test_a_newcomer_that_is_given_work_at_once_has_its_state_on_record_before(
+    node: Node, lender: HostedCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newcomer = node.copy(STANDBY)
+    honest = node.inside
+
+    def work_at_once(of: Copy, epoch: int, event: object) -> None:
+        honest(of, epoch, event)
+        if isinstance(event, Installed):
+            newcomer.process((Bucket(4),))
+
+    monkeypatch.setattr(node, "inside", work_at_once)
+    node.fetch(newcomer, 1)
+    node.next(Installed)
+    node.next(Produced)
+    of_newcomer = [
+        r for r in node.records() if isinstance(r, InstalledRecord | HandedRecord) and r.of == "flow/0:1"
+    ]
+    assert [(type(r), r.through) for r in of_newcomer] == [(InstalledRecord, 3), (HandedRecord, 4)]
+
+
 def test_a_newcomer_does_not_produce_again_what_the_state_it_was_given_has_produced(
     node: Node, lender: HostedCopy
 ) -> None:

@@ -140,6 +140,33 @@ def test_what_an_outlet_keeps_travels_in_frames_of_bounded_size_and_number() -> 
     assert [n for frame in frames[:-1] for n in frame.head["numbers"]] == list(range(100_000))
 
 
+class Crowded(Channel):
+    """A connection over which nothing leaves. It closes when a sender waits for room for the first time."""
+
+    def __init__(self) -> None:
+        super().__init__("crowded", lambda _frame: None, lambda _reason: None)
+        self.waited_with: list[int] = []
+
+    def wait_closed(self, timeout_s: float) -> bool:
+        self.waited_with.append(self.waiting)
+        self.close("for a test")
+        return super().wait_closed(timeout_s)
+
+
+@pytest.mark.parametrize("much", ["files", "kept output"])
+def test_a_lender_waits_for_the_network_before_it_reads_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, much: str
+) -> None:
+    monkeypatch.setattr(mover, "CHUNK_BYTES", 10)
+    if much == "files":
+        (tmp_path / "large").write_bytes(bytes(1_000))
+    else:
+        monkeypatch.setattr(mover, "runs_of", lambda kept: [(bucket,) for bucket in kept])
+    channel = Crowded()
+    send_state(channel, tmp_path, state(outlet(*(heavy(number, 10) for number in range(100)))))
+    assert channel.waited_with[:1] == [mover.CHUNKS_WAITING_MAX + 1]
+
+
 def test_files_left_by_an_earlier_attempt_are_not_taken_for_new_ones(
     lender: Lender, folder: Path, tmp_path: Path
 ) -> None:
