@@ -253,7 +253,8 @@ def test_a_lender_that_cannot_read_its_files_breaks_off(
 
     monkeypatch.setattr(mover, "_send_file", vanished)
     lender.lend = lambda channel: send_state(channel, folder, state())
-    with pytest.raises(ConnectionError, match="the state did not arrive completely"):
+    # It may break off before the standby has heard that it was let in.
+    with pytest.raises(ConnectionError):
         fetched(lender, tmp_path / "into")
     assert "the state could not be read" in lender.closed.get(timeout=10)
 
