@@ -277,14 +277,14 @@ CASES = {
 }
 
 
-def random_rows(seed: int, buckets: int = BUCKETS) -> pa.Table:
+def random_rows(seed: int, buckets: int = BUCKETS, bursts: tuple[int, ...] = (1, 2, 5, 12)) -> pa.Table:
     """A stream in bucket order: bursts, silent stretches, times on the very edges of buckets, equal times."""
     chance = random.Random(seed)
     rows: list[tuple[str, int, int, int]] = []
     for number in range(ORIGIN, ORIGIN + buckets):
         if chance.random() < 0.35:
             continue
-        for _ in range(chance.choice([1, 2, 5, 12])):
+        for _ in range(chance.choice(bursts)):
             offset = chance.choice(
                 [0, WIDTH_US - 1, chance.randrange(WIDTH_US), chance.randrange(100) * 1000]
             )

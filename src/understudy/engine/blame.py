@@ -12,10 +12,22 @@ import re
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 
-#: Files, sockets, memory. An EOFException is a Python worker that is gone.
+from understudy.engine.grouping import function_name
+
+_RAISED = r"^(?:Caused by: |.*most recent failure: .*?: )?"
+#: Files, sockets, memory, native libraries. An EOFException is a Python worker that is gone.
 _MACHINE = re.compile(
-    r"^(?:Caused by: |.*most recent failure: .*?: )?"
-    r"(?:java\.(?:io|net|nio)\.[\w.$]+|java\.lang\.\w*Error|org\.apache\.hadoop\.fs\.[\w.$]+)\b",
+    _RAISED + r"(?:java\.(?:io|net|nio)\.[\w.$]+|java\.lang\.(?:OutOfMemory|Internal|UnsatisfiedLink)Error"
+    r"|org\.apache\.hadoop\.fs\.[\w.$]+)\b",
+    re.MULTILINE,
+)
+#: Classes that do not load, failed assertions, stacks that overflow: Java, Spark and the size of stacks are
+#: the same on every node, whereas what fills a heap is not.
+_EVERYWHERE = re.compile(_RAISED + r"java\.lang\.(\w*Error(?:: .+)?)", re.MULTILINE)
+#: A line of a stack in one of Spark's functions, and not in the buffers that they share.
+_FUNCTION = re.compile(
+    r"^\tat org\.apache\.spark\.sql\.catalyst\.expressions\.(?:[a-z]+\.)*"
+    r"(?!\w+(?:Buffer|State|Base)\b)([A-Z]\w+)",
     re.MULTILINE,
 )
 #: The rows of a group did not arrive at a Spark task.
@@ -31,12 +43,28 @@ LINES_FIRST, LINES_LAST = 4, 2
 
 def machines_fault(problem: PySparkException) -> str | None:
     """What was wrong with the machine, if another one may well succeed with the same rows; or else None."""
-    text = (problem._stackTrace if isinstance(problem, CapturedException) else None) or str(problem)
+    text = _text(problem)
     found = _MACHINE.search(text) or _OWN_SOURCE.search(text)
     if found is None:
         return None
     causes = _CAUSE.findall(text)
     return str(causes[-1]) if causes else found.group().strip()
+
+
+def fails_everywhere(problem: PySparkException) -> str | None:
+    """Which error of Java ended the query, where, and why, if it is none of the machine's; or else None."""
+    text = _text(problem)
+    found = _EVERYWHERE.search(text)
+    if found is None:
+        return None
+    function = _FUNCTION.search(text, found.end())
+    causes = [cause for cause in _CAUSE.findall(text, found.end()) if cause not in found.group()]
+    where = f"{function_name(function.group(1))}: " if function else ""
+    return f"{where}{found.group(1)}{f' ({causes[-1]})' if causes else ''}"
+
+
+def _text(problem: PySparkException) -> str:
+    return (problem._stackTrace if isinstance(problem, CapturedException) else None) or str(problem)
 
 
 def shortened(text: str) -> str:

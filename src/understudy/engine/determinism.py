@@ -28,6 +28,10 @@ _CLOCK = (
     "own time"
 )
 _PLACE = "depends on where Spark happens to process a row. Use a column of the row"
+_SAMPLE = (
+    "keeps rows that it chooses by chance, others on every replica. Use percentile_approx, which gives the "
+    "same on all"
+)
 _PROTOBUF = (
     "does not run here: Spark's workers would need the protobuf package for it, which Understudy does not "
     "install. Use applyInPandasWithState: it keeps state for each key as well, with event-time timeouts"
@@ -62,6 +66,12 @@ REFUSED: dict[str, tuple[str, str]] = {
     "InputFileName": ("input_file_name", _PLACE),
     "InputFileBlockStart": ("input_file_block_start", _PLACE),
     "InputFileBlockLength": ("input_file_block_length", _PLACE),
+    "KllSketchAggBigint": ("kll_sketch_agg_bigint", _SAMPLE),
+    "KllSketchAggDouble": ("kll_sketch_agg_double", _SAMPLE),
+    "KllSketchAggFloat": ("kll_sketch_agg_float", _SAMPLE),
+    "KllMergeAggBigint": ("kll_merge_agg_bigint", _SAMPLE),
+    "KllMergeAggDouble": ("kll_merge_agg_double", _SAMPLE),
+    "KllMergeAggFloat": ("kll_merge_agg_float", _SAMPLE),
     "DeduplicateWithinWatermark": ("dropDuplicatesWithinWatermark", _NO_DELAY),
     "TransformWithStateInPySpark": ("transformWithState", _PROTOBUF),
 }

@@ -27,20 +27,24 @@ SENSITIVE_OPERATORS = {
     "LocalLimit": "limit",
 }
 
-#: Aggregates whose value depends on the order in which rows arrive.
-_ORDER_SENSITIVE = {"First", "Last", "CollectList", "AnyValue", "MaxBy", "MinBy", "Mode", "ListAgg"}
-#: Aggregates that merge approximations: how rows were grouped shows in the value.
-_SKETCHES = {
-    "ApproximatePercentile",
-    "ApproxTopK",
-    "KllSketchAggBigint",
-    "KllSketchAggDouble",
-    "KllSketchAggFloat",
-}
+#: Aggregates whose value depends on the order in which rows arrive. In a set, values of one hash are in it.
+_ORDER_SENSITIVE = {
+    "First", "Last", "CollectList", "CollectSet", "CollectUnion", "AnyValue", "MaxBy", "MinBy", "ListAgg",
+}  # fmt: skip
+#: Aggregates that merge approximations, or choose among equals by their places in a heap or a hash table: how
+#: rows were grouped shows in the value. (Sketches that choose by chance are refused, see `determinism`.)
+_GROUPING_SENSITIVE = {
+    "ApproximatePercentile", "HistogramNumeric", "MaxMinByK", "Mode",
+    "ApproxTopK", "ApproxTopKAccumulate", "ApproxTopKCombine",
+    "HllSketchAgg", "HllUnionAgg", "ThetaSketchAgg", "ThetaUnionAgg", "ThetaIntersectionAgg",
+    "TupleSketchAggDouble", "TupleUnionAggDouble", "TupleIntersectionAggDouble",
+    "TupleSketchAggInteger", "TupleUnionAggInteger", "TupleIntersectionAggInteger",
+}  # fmt: skip
 _ROUNDED_ALWAYS = {
     "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop", "Skewness", "Kurtosis", "Corr", "CovSample",
-    "CovPopulation", "RegrSlope", "RegrIntercept", "RegrR2",
+    "CovPopulation", "RegrSlope", "RegrIntercept", "RegrR2", "RegrSXX", "RegrSXY", "RegrSYY", "Product",
 }  # fmt: skip
+_ROUNDED_IF_FLOATS = {"Sum", "Average", "RegrAvgX", "RegrAvgY"}
 _FLOATS = {"double", "float"}
 
 
@@ -48,9 +52,14 @@ def sensitive_aggregate(columns: Iterable[PlanNode], mixed: bool) -> str | None:
     """The first aggregate that shows the grouping. `mixed`: the order of rows depends on it already."""
     for column in columns:
         for part in column.walk():
-            if part.kind in _SKETCHES or (mixed and part.kind in _ORDER_SENSITIVE):
+            if _is_grouping_sensitive(part) or (mixed and part.kind in _ORDER_SENSITIVE):
                 return function_name(part.kind)
     return None
+
+
+def _is_grouping_sensitive(part: PlanNode) -> bool:
+    # Of a mode with "reverseOpt" Spark takes the least or the greatest among equals.
+    return part.kind in _GROUPING_SENSITIVE and "reverseOpt" not in part.fields
 
 
 def rounded(columns: Iterable[PlanNode]) -> tuple[str, ...]:
@@ -59,7 +68,7 @@ def rounded(columns: Iterable[PlanNode]) -> tuple[str, ...]:
     for column in columns:
         for part in column.walk():
             if part.kind in _ROUNDED_ALWAYS or (
-                part.kind in {"Sum", "Average"}
+                part.kind in _ROUNDED_IF_FLOATS
                 and any(p.type in _FLOATS or p.kind == "Divide" for p in part.walk())
             ):
                 found.append(f"{function_name(part.kind)} as {column.name}")
@@ -68,4 +77,4 @@ def rounded(columns: Iterable[PlanNode]) -> tuple[str, ...]:
 
 def function_name(kind: str) -> str:
     """An expression's kind the way SQL spells it."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind).lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()

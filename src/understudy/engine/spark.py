@@ -36,7 +36,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from understudy.core.bucket import NOTHING, BucketId, bucket_of, end_of
 from understudy.core.errors import BrokenInvariant, require
-from understudy.engine.blame import machines_fault, shortened
+from understudy.engine.blame import fails_everywhere, machines_fault, shortened
 from understudy.engine.dealing import Dealt
 from understudy.engine.digest import canonical_order
 from understudy.engine.feed import ChannelClosed, GroupFeed
@@ -282,6 +282,11 @@ class SparkEngine:
         if isinstance(cause, PySparkException):
             if (wrong := machines_fault(cause)) is not None:
                 return EnvironmentFailed(f"fragment {self.name!r}: Spark could not go on here ({wrong})")
+            if (error := fails_everywhere(cause)) is not None:
+                return FlowError(
+                    f"fragment {self.name!r} cannot run with this Spark and this Java: {error}. It would "
+                    "fail on every node: use another function"
+                )
             return FlowError(f"fragment {self.name!r} failed in Spark: {shortened(str(cause))}")
         if isinstance(cause, Py4JError | ConnectionError | OSError):
             return EnvironmentFailed(

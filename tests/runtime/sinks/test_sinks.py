@@ -19,6 +19,8 @@ from understudy.runtime.sinks.naming import file_name
 
 FORMATS = [us.Parquet, us.JsonLines]
 
+_DAYS_IN_LISTS = pa.list_(pa.struct([("at", pa.date32())]))
+
 
 def rows(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64())})
@@ -128,6 +130,68 @@ def test_json_lines_hold_every_type(tmp_path: Path) -> None:
         "raw": "AP8=",
         "day": "2024-05-01",
         "counts": {"a": 1},
+    }
+
+
+def test_times_beyond_the_years_of_python_are_texts_in_json_lines(tmp_path: Path) -> None:
+    moments = [253_402_300_800_000_001, 0, None, -62_135_596_800_000_001, 2**63 - 1]
+    days = [2_932_897, 0, None, -719_163, 2**31 - 1]
+    at = pa.array(moments, pa.int64()).cast(pa.timestamp("us", tz="Europe/Berlin"))
+    table = pa.table(
+        {
+            "at": at,
+            "local": at.cast(pa.int64()).cast(pa.timestamp("us")),
+            "day": pa.array(days, pa.int32()).cast(pa.date32()),
+        }
+    )
+    table = table.append_column("in", pa.array([[{"at": day}] for day in days], _DAYS_IN_LISTS))
+    writer = opened(us.JsonLines(tmp_path))
+    writer.recover()
+    writer.deliver(table, 1, 1)
+    said = ["10000-01-01T00:00:00.000001", "1970-01-01T00:00:00.000000", None, "0000-12-31T23:59:59.999999"]
+    said += ["294247-01-10T04:00:54.775807"]
+    texts = ["10000-01-01", "1970-01-01", None, "0000-12-31", "5881580-07-11"]
+    assert us.read_output(tmp_path).to_pydict() == {
+        "at": [text and f"{text}Z" for text in said],
+        "local": said,
+        "day": texts,
+        "in": [[{"at": text}] for text in texts],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "text"),
+    [
+        (pa.date32(), dt.date(2024, 5, 1), "2024-05-01"),
+        (pa.date32(), 2_932_897, "10000-01-01"),
+        (pa.timestamp("us", tz="UTC"), dt.datetime(2024, 5, 1, tzinfo=dt.UTC), "2024-05-01T00:00:00.000000Z"),
+        (pa.decimal128(9, 2), Decimal("1.50"), "1.50"),
+        (pa.binary(), b"\x00\xff", "AP8="),
+        (pa.duration("us"), dt.timedelta(seconds=90), "0:01:30"),
+        (pa.int64(), 7, "7"),
+        (pa.bool_(), True, "true"),
+        (
+            pa.struct([("n", pa.int32()), ("day", pa.date32())]),
+            {"n": 1, "day": 0},
+            '{"n": 1, "day": "1970-01-01"}',
+        ),
+        (pa.list_(pa.int32()), [1, 2], "[1, 2]"),
+    ],
+    ids=str,
+)
+def test_keys_of_maps_in_json_lines_are_the_texts_of_their_values(
+    tmp_path: Path, kind: pa.DataType, key: Any, text: str
+) -> None:
+    maps = pa.array([None, [], [(key, dt.date(2024, 5, 2))], [(key, None)]], pa.map_(kind, pa.date32()))
+    writer = opened(us.JsonLines(tmp_path))
+    writer.recover()
+    # A part of a table, as the console shows one, is not the beginning of its arrays.
+    writer.deliver(pa.table({"named": maps}).slice(1), 1, 1)
+    (file,) = tmp_path.iterdir()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert lines == [{"named": {}}, {"named": {text: "2024-05-02"}}, {"named": {text: None}}]
+    assert us.read_output(tmp_path).to_pydict() == {
+        "named": [{text: None}, {text: "2024-05-02"}, {text: None}]
     }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import datetime
-import decimal
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
@@ -23,7 +23,8 @@ _BLOCK_BYTES = 1 << 20
 class JsonLines(FolderSink):
     """A folder of files with one JSON object a line. Exactly once across crashes.
 
-    Times are ISO texts in UTC, decimals texts, binaries base64.
+    Times are ISO texts in UTC, dates ISO texts, decimals texts, binaries base64. Maps are objects, whose keys
+    are the texts of their values.
     """
 
     path: str | Path
@@ -59,22 +60,69 @@ def _without_times(inferred: pa.DataType) -> pa.DataType:
 
 def json_lines(table: pa.Table) -> list[str]:
     """Each row as one JSON object."""
+    columns = [_column(column) for column in table.columns]
     return [
-        json.dumps(row, default=_as_json, ensure_ascii=False, separators=(", ", ": "))
-        for row in table.to_pylist(maps_as_pydicts="lossy")
+        json.dumps(
+            dict(zip(table.column_names, row, strict=True)),
+            default=str,
+            ensure_ascii=False,
+            separators=(", ", ": "),
+        )
+        for row in zip(*columns, strict=True)
     ]
 
 
-def _as_json(value: Any) -> object:
-    match value:
-        case datetime.datetime():
-            utc = value.astimezone(datetime.UTC) if value.tzinfo else value
-            return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
-        case datetime.date():
-            return value.isoformat()
-        case decimal.Decimal():
-            return str(value)
-        case bytes():
-            return base64.b64encode(value).decode()
-        case _:
-            return str(value)
+def _column(column: pa.ChunkedArray) -> list[Any]:
+    return [value for chunk in column.chunks for value in _plain(chunk)]
+
+
+def _plain(array: pa.Array) -> list[Any]:
+    """The values as JSON has them: what it has no form for is a text. Spark's years go beyond Python's."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        zone = "Z" if kind.tz else ""
+        times = array.to_numpy(zero_copy_only=False).astype("datetime64[us]")
+        return _present(array, [f"{text}{zone}" for text in np.datetime_as_string(times).tolist()])
+    if pa.types.is_date32(kind):
+        days = array.to_numpy(zero_copy_only=False)
+        return _present(array, np.datetime_as_string(days).tolist())
+    if pa.types.is_decimal(kind):
+        return [None if value is None else str(value) for value in array.to_pylist()]
+    if pa.types.is_binary(kind):
+        return [None if value is None else base64.b64encode(value).decode() for value in array.to_pylist()]
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        fields = [_plain(array.field(index)) for index in range(len(names))]
+        return _present(
+            array,
+            [dict(zip(names, (field[at] for field in fields), strict=True)) for at in range(len(array))],
+        )
+    if pa.types.is_list(kind):
+        return _present(array, _runs(array, array.values))
+    if pa.types.is_map(kind):
+        pairs = zip(_runs(array, array.keys), _runs(array, array.items), strict=True)
+        return _present(array, [dict(zip(map(_key, keys), items, strict=True)) for keys, items in pairs])
+    return array.to_pylist()  # type: ignore[no-any-return]
+
+
+def _present(array: pa.Array, values: list[Any]) -> list[Any]:
+    """The values, None where the array has none."""
+    if not array.null_count:
+        return values
+    return [
+        value if there else None for value, there in zip(values, array.is_valid().to_pylist(), strict=True)
+    ]
+
+
+def _runs(array: pa.Array, values: pa.Array) -> list[list[Any]]:
+    """The part of the values that each list or map of the array has."""
+    offsets = array.offsets.to_pylist()
+    plain = _plain(values.slice(offsets[0], offsets[-1] - offsets[0]))
+    return [plain[first - offsets[0] : end - offsets[0]] for first, end in pairwise(offsets)]
+
+
+def _key(value: Any) -> Any:
+    """A map's key as JSON takes it: the text of its value, of a nested one as JSON writes it."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    return value if isinstance(value, str | int | float) else str(value)

@@ -19,8 +19,8 @@ def read_output(path: str | Path) -> pa.Table:
     """The rows that a Parquet or JsonLines sink has written to the folder `path`, in order.
 
     May be called while the run goes on: it sees complete deliveries only. Types of JSON lines are inferred,
-    and a text stays a text: times, decimals and binaries are texts there. A folder without output gives a
-    table without columns.
+    and a text stays a text: times, dates, decimals and binaries are texts there, and a map is a struct. A
+    folder without output gives a table without columns.
     """
     folder = Path(path)
     if not folder.is_dir():

@@ -1,0 +1,67 @@
+"""Which errors of Java are one machine's, and which every machine would have with the same flow."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from understudy.engine.blame import fails_everywhere, machines_fault
+
+_FAILED = (
+    "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0"
+)
+
+
+def failed(error: str, cause: str = "") -> PySparkException:
+    """What Spark says of a task that ended with an error of Java's."""
+    spark = "\tat org.apache.spark.sql.catalyst.expressions.aggregate"
+    stack = f"{spark}.UpdatableSketchBuffer.of(a.scala:1)\n{spark}.HllSketchAgg$.update(a.scala:2)"
+    caused = f"\nCaused by: {cause}\n\tat some.Class.method(b.java:2)" if cause else ""
+    return PySparkException(
+        f"{_FAILED} in stage 1.0 (TID 1) (host executor driver): {error}\n{stack}{caused}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("java.lang.OutOfMemoryError: Java heap space", ""),
+        ("java.lang.InternalError: a fault occurred in an unsafe memory access operation", ""),
+        ("java.lang.UnsatisfiedLinkError: no such library", ""),
+        ("java.lang.ExceptionInInitializerError", "java.io.IOException: No space left on device"),
+        ("org.apache.spark.SparkException: worse", "java.lang.OutOfMemoryError: Java heap space"),
+    ],
+)
+def test_memory_files_and_native_libraries_are_the_machines(error: str, cause: str) -> None:
+    wrong = machines_fault(failed(error, cause))
+    assert wrong is not None
+    assert (cause or error).rpartition(".")[2].split(":")[0] in wrong
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ExceptionInInitializerError",
+        "NoClassDefFoundError: Could not initialize class a.b.C",
+        "NoSuchMethodError: a.b.C.d()",
+        "UnsupportedClassVersionError: a/b/C",
+        "IncompatibleClassChangeError",
+        "AssertionError: assertion failed",
+        "StackOverflowError",
+    ],
+)
+def test_classes_that_do_not_load_failed_assertions_and_deep_stacks_are_the_flows(error: str) -> None:
+    problem = failed(f"java.lang.{error}", "java.lang.IllegalArgumentException: Unsupported JDK")
+    assert machines_fault(problem) is None
+    assert fails_everywhere(problem) == f"hll_sketch_agg: {error} (IllegalArgumentException: Unsupported JDK)"
+
+
+def test_an_error_whose_own_line_is_its_only_cause_is_said_once() -> None:
+    problem = PySparkException("it ended\nCaused by: java.lang.AssertionError: assertion failed")
+    assert fails_everywhere(problem) == "AssertionError: assertion failed"
+
+
+def test_an_exception_is_no_error_of_java() -> None:
+    problem = failed("java.lang.ArithmeticException: divided by zero")
+    assert machines_fault(problem) is None
+    assert fails_everywhere(problem) is None
