@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from understudy.runtime.local import lock_of_run
 from understudy.runtime.settings import RunSettings
 
 #: A command whose libraries abort when the process ends in order, as Flight does with a thread inside it.
@@ -56,7 +57,10 @@ def test_a_gateway_that_never_answers_is_reported_with_the_exit_code_for_it(tmp_
         silent.listen()
         port = silent.getsockname()[1]
         RunSettings("run", "flow.py", str(tmp_path), "127.0.0.1:1", gateway_port=port).save()
+        lock = lock_of_run(tmp_path)
+        lock.take()
         ended = run("-m", "understudy.cli.main", "status", str(tmp_path))
+        lock.release()
     assert ended.returncode == 3
     assert "nothing was heard within 5 s" in ended.stderr
 

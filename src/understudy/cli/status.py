@@ -77,7 +77,7 @@ def _asked(settings: RunSettings) -> dict[str, Any]:
                 "It is started again and again, and the nodes keep their state."
             ) from None
         raise EnvironmentFailed(
-            f"{where} is starting, or its gateway is. {problem} "
+            f"{where} gives no status: it starts or hangs, or its gateway does. {problem} "
             f"Try again in a moment, or look into {settings.path / 'logs'}."
         ) from None
 
