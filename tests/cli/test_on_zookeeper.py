@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,9 +52,11 @@ def coordination(settings: RunSettings) -> Iterator[Coordination]:
 
 @pytest.fixture
 def family() -> Iterator[psutil.Process]:
-    yield from _started([])
+    with _started([]) as process:
+        yield process
 
 
+@contextmanager
 def _started(arguments: list[str]) -> Iterator[psutil.Process]:
     with subprocess.Popen([sys.executable, "-c", FAMILY, *arguments], stdin=subprocess.PIPE) as process:
         parent = psutil.Process(process.pid)
@@ -127,7 +130,7 @@ def test_a_standby_is_a_member_without_a_seat_and_never_the_gateway(
 
 
 def test_a_stopped_process_that_is_no_member_any_more_is_still_found(settings: RunSettings) -> None:
-    for process in _started(["understudy.runtime.main", "node", settings.folder, "node-2"]):
+    with _started(["understudy.runtime.main", "node", settings.folder, "node-2"]) as process:
         assert main(["kill", "node-2", settings.folder, "--signal", "STOP"]) == 0
         # A process on another core takes a moment to heed a signal.
         assert _soon(lambda: process.status() == psutil.STATUS_STOPPED)
