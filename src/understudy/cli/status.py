@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from understudy.cli.folders import existing_folder
@@ -12,7 +11,7 @@ from understudy.cli.picture import figures, legend, node_lines
 from understudy.cli.policies import titled
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.local import lock_of_run
-from understudy.runtime.process import failure_file, finished_file
+from understudy.runtime.process import failures, finished_file
 from understudy.runtime.seating import in_one_piece, seats_in
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import status_of
@@ -58,31 +57,24 @@ def _asked(settings: RunSettings) -> dict[str, Any]:
     try:
         return status_of(settings)
     except EnvironmentFailed as problem:
-        if finished_file(settings.path).exists():
-            raise EnvironmentFailed(
-                f"Run {settings.run} in {settings.folder} has finished: every source has ended and "
-                "everything is delivered."
-            ) from None
-        where = f"Run {settings.run} in {settings.folder}"
-        failures = _failures(settings.path)
-        if not lock_of_run(settings.path).is_held():
-            reasons = "".join(f" {name} failed: {why}" for name, why in failures.items())
-            raise EnvironmentFailed(
-                f"{where} has ended, and not because its sources did.{reasons} "
-                f"Its logs are in {settings.path / 'logs'}."
-            ) from None
-        if "gateway" in failures:
-            raise EnvironmentFailed(
-                f"The gateway of run {settings.run} in {settings.folder} failed: {failures['gateway']} "
-                "It is started again and again, and the nodes keep their state."
-            ) from None
-        raise EnvironmentFailed(
-            f"{where} gives no status: it starts or hangs, or its gateway does. {problem} "
-            f"Try again in a moment, or look into {settings.path / 'logs'}."
-        ) from None
+        raise EnvironmentFailed(_why_silent(settings, problem)) from None
 
 
-def _failures(folder: Path) -> dict[str, str]:
-    """Why processes of a run failed and have not begun again, by name."""
-    files = sorted(failure_file(folder, "any").parent.glob("*.txt"))
-    return {file.stem: file.read_text().strip() for file in files}
+def _why_silent(settings: RunSettings, problem: EnvironmentFailed) -> str:
+    where = f"{settings.run} in {settings.folder}"
+    if finished_file(settings.path).exists():
+        return f"Run {where} has finished: every source has ended and everything is delivered."
+    failed = failures(settings.path)
+    logs = settings.path / "logs"
+    if not lock_of_run(settings.path).is_held():
+        reasons = "".join(f" {name} failed: {why}" for name, why in failed.items())
+        return f"Run {where} has ended, and not because its sources did.{reasons} Its logs are in {logs}."
+    if "gateway" in failed:
+        return (
+            f"The gateway of run {where} failed: {failed['gateway']} It is started again and again, "
+            "and the nodes keep their state."
+        )
+    return (
+        f"Run {where} gives no status: it starts or hangs, or its gateway does. {problem} "
+        f"Try again in a moment, or look into {logs}."
+    )

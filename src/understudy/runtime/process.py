@@ -50,6 +50,12 @@ def failure_file(folder: Path, name: str) -> Path:
     return folder / "failed" / f"{name}.txt"
 
 
+def failures(folder: Path) -> dict[str, str]:
+    """Why processes of a run failed and have not begun again, by name."""
+    files = sorted(failure_file(folder, "*").parent.glob("*.txt"))
+    return {file.stem: file.read_text().strip() for file in files}
+
+
 def finished_file(folder: Path) -> Path:
     """What a gateway leaves when its work is done: every source has ended and everything is delivered."""
     return folder / "finished"

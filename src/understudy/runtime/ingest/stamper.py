@@ -21,7 +21,7 @@ open bucket too large is refused, before anything is promised.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,14 @@ from understudy.runtime.transport.pieces import FRAME_BYTES_MAX
 
 #: Half of the largest frame, so that there is room for what surrounds the rows.
 BUCKET_BYTES_MAX = FRAME_BYTES_MAX // 2
+
+
+@dataclass(slots=True)
+class _Open:
+    """An open bucket: its rows, in the parts in which they came."""
+
+    parts: list[pa.Table] = field(default_factory=list)
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +65,7 @@ class Stamper:
     def __init__(self, source: Source, width_us: int) -> None:
         self._source = source
         self._width_us = width_us
-        self._open: dict[BucketId, list[pa.Table]] = {}
-        self._open_bytes: dict[BucketId, int] = {}
+        self._open: dict[BucketId, _Open] = {}
         self._end = end_bucket(width_us)
         self.through: BucketId = NOTHING
         self.last_rows: BucketId = NOTHING
@@ -72,7 +79,7 @@ class Stamper:
     @property
     def open_rows(self) -> pa.Table:
         """The rows of open buckets, in an order from which `hold` makes the same buckets again."""
-        tables = [table for number in sorted(self._open) for table in self._open[number]]
+        tables = [table for number in sorted(self._open) for table in self._open[number].parts]
         return pa.concat_tables(tables) if tables else self._source.arrow_schema.empty_table()
 
     def hold(self, table: pa.Table) -> None:
@@ -85,14 +92,14 @@ class Stamper:
         Changes nothing; a RowError refuses them all.
         """
         judged = self._in_time(table, wall_us)
-        largest = max(self._open_bytes.values(), default=0)
+        largest = max((each.size_bytes for each in self._open.values()), default=0)
         if judged.table.nbytes + largest > BUCKET_BYTES_MAX:
             for number, rows in split(judged.table, judged.times, self._width_us):
                 self._require_room(number, rows.nbytes)
         return judged
 
     def _require_room(self, number: BucketId, more_bytes: int) -> None:
-        size = self._open_bytes.get(number, 0) + more_bytes
+        size = more_bytes + (self._open[number].size_bytes if number in self._open else 0)
         if size > BUCKET_BYTES_MAX:
             raise RowError(
                 f"source {self._source.name!r}: its bucket that starts at "
@@ -164,9 +171,7 @@ class Stamper:
         self.through = number
         name, time = self._source.name, self._source.time
         ripe = sorted(each for each in self._open if each <= number)
-        sealed = [SealedBucket(name, each, canonical(self._open.pop(each), time)) for each in ripe]
-        for each in ripe:
-            del self._open_bytes[each]
+        sealed = [SealedBucket(name, each, canonical(self._open.pop(each).parts, time)) for each in ripe]
         if ripe:
             self.last_rows = ripe[-1]
         if self.last_rows != number:
@@ -191,5 +196,6 @@ class Stamper:
 
     def _add(self, table: pa.Table, times: Times) -> None:
         for number, rows in split(table, times, self._width_us):
-            self._open.setdefault(number, []).append(rows)
-            self._open_bytes[number] = self._open_bytes.get(number, 0) + rows.nbytes
+            bucket = self._open.setdefault(number, _Open())
+            bucket.parts.append(rows)
+            bucket.size_bytes += rows.nbytes
