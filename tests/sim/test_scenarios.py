@@ -25,6 +25,7 @@ from understudy.sim.scenario import (
     join,
     kill,
     kill_gateway,
+    lead,
     release,
     sever,
     suspect,
@@ -183,6 +184,28 @@ def test_a_standby_that_alone_holds_the_state_is_not_buried(doubt: Act, known: l
     run([*LAST_IS_A_STANDBY, *known, doubt, HEARD, release()], one_segment(2))
 
 
+def _has_reported(name: str) -> Callable[[World], bool]:
+    return lambda world: bool(world.store.reports.get(name))
+
+
+def _reports_are_read(world: World) -> bool:
+    return not (world.store.waiting() or world.store.leader.publishing)
+
+
+#: A standby has written that it caught up, and dies. A new leader reads that before it looks who is a member,
+#: and is told that the only copy with the state cannot be reached.
+READ_FROM_THE_DEAD: list[Act] = [
+    *(*START, hold("report", "n03"), kill(SECOND), join()),
+    *(until("the standby has reported", _has_reported("n03")), hold("member", "n03"), kill(SECOND), lead()),
+    *(release("report", "n03"), until("the new leader has read it", _reports_are_read)),
+    *(suspect(FIRST), until("the new leader knows of the doubt", _reports_are_read), release()),
+]
+
+
+def test_a_new_leader_buries_no_copy_on_the_word_of_a_dead_one() -> None:
+    run(READ_FROM_THE_DEAD, one_segment(2))
+
+
 def _consumer_goes_on(world: World) -> bool:
     process = world.processes["n03"]
     fed = world.setup.flow.inputs["source"][: world.feed_max]
@@ -270,6 +293,7 @@ def test_while_a_producer_catches_up_no_consumer_is_seated_who_would_inherit_a_f
         (edges.reserve_nothing, RESERVED, "kept"),
         (edges.await_pauses_of_the_old_connection, BACK_AND_FORTH, "converged"),
         (controllers.all_levels_at_once, INHERITED_FLOOR, "kept"),
+        (controllers.believe_the_dead, READ_FROM_THE_DEAD, "view-safe"),
     ],
 )
 def test_a_break_is_caught(
@@ -279,7 +303,8 @@ def test_a_break_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mutation(monkeypatch)
-    assert caught(acts, one_segment(2) if acts is RESERVED else small("flux", 14)) == invariant
+    of_a_pair = acts in (RESERVED, READ_FROM_THE_DEAD)
+    assert caught(acts, one_segment(2) if of_a_pair else small("flux", 14)) == invariant
 
 
 def test_a_scenario_that_waits_for_an_unknown_moment_is_refused() -> None:

@@ -67,6 +67,11 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
+class Lead:
+    """Another leader takes over from the stored view."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """This kind of choice does not happen, at this process or at any; a delivery is at its receiver."""
 
@@ -89,7 +94,7 @@ class Wait:
     moment: Callable[[World], bool]
 
 
-Act = Feed | Kill | Join | Sever | Expire | Suspect | Hold | Release | Wait
+Act = Feed | Kill | Join | Sever | Expire | Suspect | Lead | Hold | Release | Wait
 
 
 def feed(count: int = 1) -> Feed:
@@ -118,6 +123,10 @@ def expire(copy: Copy) -> Expire:
 
 def suspect(copy: Copy) -> Suspect:
     return Suspect(copy)
+
+
+def lead() -> Lead:
+    return Lead()
 
 
 def hold(kind: str, name: str | None = None) -> Hold:
@@ -223,6 +232,8 @@ class Script:
             case Suspect(copy):
                 assert world.view is not None
                 world.store.put_report(GATEWAY, CopySuspected(copy, world.view.seat(copy).epoch, GATEWAY))
+            case Lead():
+                world.store.change_leader()
             case Hold():
                 self.held.append(act)
             case Release(held):

@@ -9,6 +9,7 @@ import pytest
 
 from understudy.core.shape.partition import Copy
 from understudy.core.view.controller import Controller
+from understudy.core.view.view import Status
 
 Patch = pytest.MonkeyPatch
 
@@ -34,6 +35,11 @@ def bury_the_last_at_once(patch: Patch) -> None:
         return [*done, *(each for node in nodes for each in controller._given_up(node))]
 
     patch.setattr(Controller, "_left", hasty)
+
+
+def believe_the_dead(patch: Patch) -> None:
+    """A copy that is called active counts as one, though its node has not been seen."""
+    patch.setattr(Controller, "_is_safe", lambda c, copy: c._current.seat(copy).status is Status.ACTIVE)
 
 
 def any_epoch_in_reports(patch: Patch) -> None:
