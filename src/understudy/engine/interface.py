@@ -70,8 +70,8 @@ class CopyEngine(Protocol):
         """The operator whose state has no bound, if there is one. Then `horizon` is NOTHING."""
 
     @property
-    def group_buckets_max(self) -> int | None:
-        """How many buckets it should be given at once at most; None: any number costs about the same."""
+    def stepwise(self) -> bool:
+        """Whether each bucket takes it as long as a group does elsewhere: long groups then take long."""
 
     @property
     def steps(self) -> int:

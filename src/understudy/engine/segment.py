@@ -32,9 +32,6 @@ from understudy.engine.spark import Advanced, SparkEngine
 from understudy.engine.storing import Digests, read_rows, seal_snapshot, verify_snapshot, write_rows
 from understudy.flow.errors import EnvironmentFailed
 
-#: Where every bucket is a micro-batch, so many take some seconds, and a standby waits no longer for a state.
-STEPS_MAX = 50
-
 
 class SegmentEngine:
     """A `CopyEngine` (see `interface`).
@@ -76,8 +73,8 @@ class SegmentEngine:
         return self._through
 
     @property
-    def group_buckets_max(self) -> int | None:
-        return STEPS_MAX if any(engine.stepwise for engine in self._engines.values()) else None
+    def stepwise(self) -> bool:
+        return any(engine.stepwise for engine in self._engines.values())
 
     @property
     def steps(self) -> int:

@@ -307,6 +307,7 @@ def test_a_newcomer_whose_engine_does_not_finish_a_group_gives_up_at_the_second_
 
 def test_an_engine_that_is_slow_for_each_bucket_gets_short_groups() -> None:
     made = newcomer()
+    made.handle(LimitGroups(1))
     made.handle(LimitGroups(2))
     made.handle(AtEdge(BELOW, Attached(0, 19)))
     handed = [each for each in made.handle(data(11, 12, 13)) if isinstance(each, Process)]

@@ -50,7 +50,7 @@ class SmallEngine:
         self.seen = 0
         self.through = NOTHING
         self.steps = 0
-        self.group_buckets_max: int | None = None
+        self.stepwise = False
         self.closed = threading.Event()
         self.started_from: Snapshot | None = None
         self.advanced: list[tuple[dict[str, int], BucketId]] = []

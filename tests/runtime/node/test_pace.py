@@ -11,7 +11,17 @@ from small_engine import SmallEngine
 
 from understudy.core.bucket import Bucket
 from understudy.engine.interface import Snapshot
-from understudy.runtime.node.pace import BUSY, GROUPS_SEEN, HURRY_S, PERIOD_MAX_S, Pace
+from understudy.runtime.node.pace import (
+    BUSY,
+    GROUPS_SEEN,
+    HURRY_S,
+    PERIOD_MAX_S,
+    STRIDE_FIRST,
+    STRIDE_MAX,
+    STRIDE_S,
+    Pace,
+    Stride,
+)
 from understudy.runtime.node.worker import Shares, Worker
 
 BUCKET_S = 0.1
@@ -59,6 +69,27 @@ def test_no_engine_rests_just_after_a_loss() -> None:
     assert rested == [0, 0, 0, pytest.approx(0.25 * BUSY * 4 - 0.25)]
 
 
+@pytest.mark.parametrize(
+    ("groups", "buckets_max"),
+    [
+        ([], STRIDE_FIRST),
+        ([(STRIDE_S, 4)], 4),
+        ([(STRIDE_S * 10, 4)], 1),
+        ([(0.0, 1)], STRIDE_MAX),
+        # One quick group does not make a long one of the next.
+        ([(STRIDE_S, 4), (STRIDE_S, 40)], 4),
+        ([(STRIDE_S, 4), *[(STRIDE_S, 40)] * GROUPS_SEEN], 40),
+    ],
+)
+def test_buckets_that_are_taken_one_by_one_come_by_the_time_they_take(
+    groups: list[tuple[float, int]], buckets_max: int
+) -> None:
+    stride = Stride()
+    for group in groups:
+        stride.took(*group)
+    assert stride.buckets_max == buckets_max
+
+
 class Waiting:
     """An owner that waits for its worker."""
 
@@ -66,6 +97,9 @@ class Waiting:
         self.done = threading.Semaphore(0)
 
     def produced(self, shares: Shares) -> None:
+        pass
+
+    def limit_groups(self, buckets_max: int) -> None:
         pass
 
     def processed(self) -> None:

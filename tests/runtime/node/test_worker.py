@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.shape.partition import Partition
 from understudy.engine.interface import Emit, Output, Snapshot
 from understudy.runtime.node import worker as module
-from understudy.runtime.node.pace import Pace
+from understudy.runtime.node.pace import STRIDE_S, Pace
 from understudy.runtime.node.worker import Shares, Worker
 from understudy.runtime.payload import decode, encode
 
@@ -32,6 +33,9 @@ class Owner:
 
     def produced(self, shares: Shares) -> None:
         self.said.put(("produced", shares))
+
+    def limit_groups(self, buckets_max: int) -> None:
+        self.said.put(("limit", buckets_max))
 
     def processed(self) -> None:
         self.said.put(("processed", None))
@@ -127,6 +131,22 @@ def test_a_group_is_decoded_merged_and_given_to_the_engine_as_one(make: Make, tm
     assert owner.next() == ("processed", None)
     assert engine.advanced == [({"rows": 3, "names": 1}, 6)]
     assert (worker.stats.rows_in, worker.stats.groups, worker.stats.last_group_buckets) == (4, 1, 4)
+
+
+def test_an_engine_that_takes_buckets_one_by_one_gets_as_many_as_it_manages_in_time(
+    make: Make, tmp_path: Path
+) -> None:
+    class Slow(SmallEngine):
+        def advance(self, inputs: Mapping[str, pa.Table], through: BucketId, emit: Emit) -> None:
+            time.sleep(STRIDE_S)
+
+    engine = Slow(tmp_path, (SINK,))
+    engine.stepwise = True
+    worker, owner = make(engine)
+    for _ in range(2):
+        worker.process([Bucket(1), Bucket(2)])
+    # Two in a little more than the time there is: one. It is said when it changes.
+    assert [owner.next() for _ in range(3)] == [("limit", 1), ("processed", None), ("processed", None)]
 
 
 def test_parts_of_several_producers_come_in_one_order_whatever_theirs_was(make: Make, tmp_path: Path) -> None:

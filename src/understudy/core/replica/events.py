@@ -93,7 +93,7 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True)
 class LimitGroups:
-    """The engine is slow for each bucket, so its groups must be short: it can lend its state between two."""
+    """The engine is slow for each bucket, so groups are short from now on: it lends its state between two."""
 
     buckets_max: int
 

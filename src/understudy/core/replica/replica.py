@@ -149,7 +149,7 @@ class Replica:
                     self.borrowing.progressed = True
                 done = []
             case LimitGroups(buckets_max):
-                self._below.group_buckets_max = min(self._below.group_buckets_max, buckets_max)
+                self._below.group_buckets_max = buckets_max
                 done = []
             case Asked():
                 # Nothing to lend yet.

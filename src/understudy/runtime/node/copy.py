@@ -38,7 +38,7 @@ from understudy.engine.interface import CopyEngine, Snapshot
 from understudy.engine.storing import open_snapshot
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.mover import StateFetch
-from understudy.runtime.node.pace import Pace
+from understudy.runtime.node.pace import STRIDE_FIRST, Pace
 from understudy.runtime.node.worker import Shares, Worker, WorkerStats
 from understudy.runtime.recording import RunRecorder
 
@@ -170,9 +170,8 @@ class HostedCopy:
                 time_of=self._parts.time_of,
                 produced=produced,
             )
-        if engine.group_buckets_max is not None:
-            limit = LimitGroups(engine.group_buckets_max)
-            self._hosting.inside(self.copy, self.epoch, limit)
+        if engine.stepwise:
+            self.limit_groups(STRIDE_FIRST)
         return True
 
     def _drop_engine(self) -> None:
@@ -236,6 +235,9 @@ class HostedCopy:
         for consumer, buckets in shares:
             self._recorder.produced_for(self.copy, consumer, buckets)
         self._hosting.inside(self.copy, self.epoch, Produced(shares))
+
+    def limit_groups(self, buckets_max: int) -> None:
+        self._hosting.inside(self.copy, self.epoch, LimitGroups(buckets_max))
 
     def processed(self) -> None:
         self._hosting.inside(self.copy, self.epoch, Processed())

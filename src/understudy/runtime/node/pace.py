@@ -1,4 +1,4 @@
-"""Pace: how long an engine rests after a group when it shares the cores with others.
+"""Pace: how long an engine rests after a group, and stride: how many buckets it is given at once.
 
 Even an empty micro-batch costs a good tenth of a second of a core. Many engines on few cores that start a
 micro-batch for every bucket spend their time on fixed costs and fall behind; if each rests a little, the
@@ -8,6 +8,10 @@ settles by itself: a larger group takes longer, but less for each row.
 
 Copies rest each in its own time, so one may be most of a period behind its partner. When a process is lost,
 the surviving copies may have to take over for it: then no engine rests until they have reached its position.
+
+Where every bucket is a micro-batch of its own, a group takes as many times as long as it has buckets, and
+until it ends no output leaves and no state is lent. So there a group has the buckets of a few seconds, by
+what they have taken lately: a fixed number would be seconds on one machine and minutes on another.
 """
 
 from __future__ import annotations
@@ -28,6 +32,28 @@ GROUPS_SEEN = 9
 CATCHING_UP = 1.5
 #: Without rest after a loss: a few groups, so that a level gets what the level below it hurried for.
 HURRY_S = 4.0
+#: A group whose buckets are taken one by one takes about this long.
+STRIDE_S = 2.0
+#: It has so many buckets before any has been timed, and never more than so many.
+STRIDE_FIRST = 5
+STRIDE_MAX = 50
+
+
+class Stride:
+    """How many buckets an engine that takes them one by one is given at once."""
+
+    def __init__(self) -> None:
+        self._bucket_s: deque[float] = deque(maxlen=GROUPS_SEEN)
+
+    @property
+    def buckets_max(self) -> int:
+        """By the slowest of the last groups: shorter ones cost little here, a long one delays everything."""
+        if not self._bucket_s:
+            return STRIDE_FIRST
+        return max(1, min(STRIDE_MAX, int(STRIDE_S / max(self._bucket_s))))
+
+    def took(self, group_s: float, buckets: int) -> None:
+        self._bucket_s.append(max(group_s / buckets, 1e-6))
 
 
 class Pace:

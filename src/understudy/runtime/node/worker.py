@@ -20,7 +20,7 @@ import pyarrow as pa
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.shape.partition import Partition
 from understudy.engine.interface import CopyEngine, Output, Snapshot
-from understudy.runtime.node.pace import Pace
+from understudy.runtime.node.pace import Pace, Stride
 from understudy.runtime.payload import Part, encode, merged
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class WorkerOwner(Protocol):
     """The owner of a worker. Calls come from the worker's thread, `produced` also from the engine's."""
 
     def produced(self, shares: Shares) -> None: ...
+
+    def limit_groups(self, buckets_max: int) -> None: ...
 
     def processed(self) -> None: ...
 
@@ -74,6 +76,7 @@ class Worker:
         self._engine = engine
         self._owner = owner
         self._pace = pace
+        self._stride = Stride() if engine.stepwise else None
         self._stream_for = stream_for
         self._time_of = time_of
         self._through = dict(produced)
@@ -120,6 +123,11 @@ class Worker:
         self.stats.last_group_buckets = len(buckets)
         took_s = time.monotonic() - began
         self.stats.last_group_ms = took_s * 1_000
+        if self._stride is not None:
+            before = self._stride.buckets_max
+            self._stride.took(took_s, len(buckets))
+            if self._stride.buckets_max != before:
+                self._owner.limit_groups(self._stride.buckets_max)
         rest_s = self._pace.rest_s(began, took_s, buckets[-1].number)
         self._wanted.wait(rest_s)
         self._wanted.clear()
