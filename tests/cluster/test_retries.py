@@ -18,6 +18,7 @@ from counting import PUSHED, write_flow
 from understudy.cli.main import main
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.policy import policy_named
+from understudy.runtime import local
 from understudy.runtime.client import Client
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.local import LocalRun
@@ -218,3 +219,13 @@ def test_a_gateway_that_dies_after_all_is_delivered_is_not_started_again(run: Lo
     assert run.finished
     run.check()
     assert run.children["gateway"].incarnation == 1
+
+
+def test_a_process_that_does_not_end_says_what_it_is_at_before_it_is_killed(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.start()
+    look_until(run, ready_file(run.settings.path, "gateway").exists)
+    monkeypatch.setattr(local, "STOP_TIMEOUT_S", 0.0)
+    run.stop()
+    assert "most recent call first" in (run.settings.path / "logs" / "gateway.out.log").read_text()

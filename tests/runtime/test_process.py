@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.process import (
     BUG_EXIT_CODE,
     OVERDUE_EXIT_CODE,
+    SAY_WHERE,
     Ending,
     failure_file,
 )
@@ -48,13 +50,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(body: str) -> subprocess.Popen[str]:
         program = PROGRAM.format(body=textwrap.indent(textwrap.dedent(body), "    "))
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        with (tmp_path / "errors").open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-c", program, str(tmp_path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
         started.append(process)
         return process
 
@@ -110,6 +114,22 @@ def test_a_reason_may_name_a_file_whose_name_is_not_utf_8(start: Start, tmp_path
     assert process.wait(20) == EnvironmentFailed.exit_code
     assert failure_file(tmp_path, "node-1").read_text() == "There is no b\\udcff2.jsonl.\n"
     assert "There is no b\\udcff2.jsonl." in (tmp_path / "logs" / "node-1.log").read_text()
+
+
+def test_a_process_in_which_no_thread_gets_its_turn_says_where_it_is(start: Start, tmp_path: Path) -> None:
+    process = start("""
+        up()
+        import ctypes
+        while True:
+            # The library is called without letting other threads of Python run.
+            ctypes.PyDLL(None).sleep(1000)
+    """)
+    words_of(process)
+    deadline = time.monotonic() + 20
+    while "in body" not in (tmp_path / "errors").read_text():
+        assert time.monotonic() < deadline
+        process.send_signal(SAY_WHERE)
+        time.sleep(0.1)
 
 
 def test_a_process_ends_when_any_of_its_threads_fails(start: Start, tmp_path: Path) -> None:

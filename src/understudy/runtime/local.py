@@ -31,7 +31,7 @@ from understudy.flow.loading import load
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.folder_lock import FolderLock
 from understudy.runtime.partitioning import topology_for
-from understudy.runtime.process import END_TIMEOUT_S, failure_file, finished_file, ready_file
+from understudy.runtime.process import END_TIMEOUT_S, SAY_WHERE, failure_file, finished_file, ready_file
 from understudy.runtime.process_tree import family, signal_all, signal_tree
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import RunStatus
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 #: A little more than a process takes at most.
 STOP_TIMEOUT_S = END_TIMEOUT_S + 1.0
+#: What a process that does not end has to say is written by then.
+SAYING_S = 0.3
 STATUS_TIMEOUT_S = 2.0
 #: With more nodes than this for each core, Java's optimising compiler costs more than it brings.
 NODES_PER_CORE_MAX = 2
@@ -254,7 +256,9 @@ class LocalRun:
             try:
                 child.process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                log.warning("%s does not end; killing it", child.name)
+                log.warning("%s does not end; killing it. What it was at is in its .out.log", child.name)
+                child.process.send_signal(SAY_WHERE)
+                time.sleep(SAYING_S)
                 signal_tree(child.process.pid, signal.SIGKILL)
                 child.process.wait()
         # A Java ends when it notices that its node is gone. One that is still starting takes a while to.

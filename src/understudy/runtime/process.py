@@ -19,6 +19,7 @@ the very lock that the handler needs. So the signal only writes a byte to a pipe
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import logging
 import os
 import select
@@ -43,6 +44,8 @@ OVERDUE_EXIT_CODE = 75
 END_TIMEOUT_S = 5.0
 #: Of prctl(2).
 PR_SET_PDEATHSIG = 1
+#: To a process of a run: write what all threads are at to the standard error.
+SAY_WHERE = signal.SIGUSR2
 
 
 def failure_file(folder: Path, name: str) -> Path:
@@ -142,6 +145,9 @@ def leave_at_once(code: int) -> None:
 
 
 def _listen(ending: Ending, with_parent: bool) -> None:
+    if sys.__stderr__ is not None:
+        # Answered even if no thread of Python gets its turn any more: what froze them is seen nowhere else.
+        faulthandler.register(SAY_WHERE, sys.__stderr__, all_threads=True)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
