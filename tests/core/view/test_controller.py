@@ -215,6 +215,12 @@ def test_the_node_with_the_fewest_copies_is_chosen() -> None:
     assert max(now(made).load.values()) - min(now(made).load.values()) <= 1
 
 
+def test_copies_that_recover_together_go_to_different_nodes() -> None:
+    made = controller("e", "f")
+    made.handle(MembersLeft(("a",)))
+    assert [now(made).seat(copy).node for copy in with_status(made, STDBY)] == ["e", "f"]
+
+
 def test_a_node_that_left_and_came_back_under_its_name_can_be_seated_again() -> None:
     made = controller()
     made.handle(MembersLeft(("b",)))
@@ -258,6 +264,17 @@ def test_a_suspected_node_is_the_last_choice_until_it_has_left_or_come_back() ->
     made.handle(CopyCaughtUp(first, now(made).seat(first).epoch))
     # The first suspect joined before e, and has as few copies.
     assert now(made).seat(second).node == "e"
+
+
+def test_a_suspected_node_that_was_spared_is_chosen_like_any_other() -> None:
+    made = Controller(chain_of(f=2), 2, nodes_wanted=4)
+    join(made, *"abcde")
+    made.handle(MembersLeft(("b",)))
+    # It holds the only active copy.
+    assert made.handle(CopySuspected(Copy(Partition("f", 1), 1), 1, "gateway")) == []
+    all_catch_up(made)
+    made.handle(MembersLeft(("d",)))
+    assert seat_of(made, Copy(Partition("f"), 1)) == ("c", STDBY), "e joined later, and has as many copies"
 
 
 # --- a new leader ----------------------------------------------------------------------------------------

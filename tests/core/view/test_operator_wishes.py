@@ -125,6 +125,16 @@ def test_a_wish_ends_when_its_node_cannot_have_the_copy_any_more(event: MembersL
     assert seat_of(made, MOVED)[0] != "e"
 
 
+def test_a_wish_that_waits_for_its_turn_ends_with_its_node_and_holds_up_no_standby() -> None:
+    made = controller("e", "f")
+    made.handle(MembersLeft(("d",)))
+    made.handle(MoveCopy(high(1, 1), "f"))
+    made.handle(MembersLeft(("f",)))
+    assert now(made).wanted == {}
+    all_catch_up(made)
+    assert with_status(made, DEAD) == []
+
+
 def test_a_wish_ends_when_it_was_tried_and_failed() -> None:
     made = controller("e")
     made.handle(MoveCopy(MOVED, "e"))
