@@ -156,3 +156,10 @@ def test_an_address_without_host_or_port_is_refused_at_once(address: str) -> Non
 def test_a_name_that_cannot_be_written_is_refused_at_once() -> None:
     with pytest.raises(UserError, match=r"'a\\udcff' is no name for a client"):
         Client("127.0.0.1:7700", name="a\udcff")
+
+
+def test_a_client_that_was_closed_says_so(gateway: Gateway) -> None:
+    client = Client(gateway.endpoint.address)
+    client.close()
+    with pytest.raises(UserError, match="was closed"):
+        client.push("a", ROWS)

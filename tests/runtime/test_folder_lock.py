@@ -10,10 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+import understudy as us
 from process_kit import runs
 from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.loading import load
 from understudy.flow.policy import policy_named
-from understudy.runtime.local import LocalRun, lock_of_run
+from understudy.runtime.local import LocalRun, lock_of_run, locks_of_outputs
 from understudy.runtime.settings import RunSettings
 
 #: Holds a folder, starts a process that inherits all that it may, says its number, and waits.
@@ -99,3 +101,21 @@ def test_a_run_in_a_folder_that_another_run_holds_starts_nothing(tmp_path: Path,
             LocalRun.on_own_zookeeper(settings, nodes=0)
     assert [file.name for file in folder.iterdir()] == ["lock"]
     other.release()
+
+
+def test_a_run_does_not_write_where_another_run_is_about_to(tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text(
+        FLOW.replace("us.Console()", f"us.JsonLines({str(tmp_path / 'out')!r})")
+    )
+    settings = RunSettings("run", str(tmp_path / "flow.py"), str(tmp_path / "run"), "127.0.0.1:1")
+    (lock,) = locks_of_outputs(load(settings.flow_path))
+    lock.take()
+    run = LocalRun(settings, nodes=0)
+    with pytest.raises(UserError, match=r"sink 'copy': another run writes to .*/out\."):
+        run.start()
+    assert run.children == {}
+    lock.release()
+    (again,) = locks_of_outputs(load(settings.flow_path))
+    again.take()
+    assert us.JsonLines(tmp_path / "out").earlier_output() is None
+    again.release()

@@ -50,11 +50,11 @@ class Counting(StatefulProcessor):
         pass
 
 
-def with_state(a: DataFrame, timeout: str) -> DataFrame:
+def with_state(a: DataFrame, timeout: str, mode: str = "append") -> DataFrame:
     def pass_on(key: Any, frames: Any, state: Any) -> Any:
         yield from frames
 
-    return a.groupBy("k").applyInPandasWithState(pass_on, a.schema, "n long", "append", timeout)
+    return a.groupBy("k").applyInPandasWithState(pass_on, a.schema, "n long", mode, timeout)
 
 
 @pytest.fixture
@@ -129,6 +129,12 @@ def test_a_mistaken_name_is_reported_without_the_plan(make: Make) -> None:
 def test_what_spark_refuses_when_it_starts_is_reported_without_the_plan(make: Make) -> None:
     engine = make(lambda a: a.orderBy("v"))
     with pytest.raises(FlowError, match=r"Spark does not run it: Sorting is not .* output mode$"):
+        engine.start()
+
+
+def test_a_state_function_in_update_mode_is_told_which_mode_it_needs(make: Make) -> None:
+    engine = make(lambda a: with_state(a, GroupStateTimeout.NoTimeout, "update"))
+    with pytest.raises(FlowError, match=r'Spark does not run it: .* in update mode .*output mode "append"'):
         engine.start()
 
 

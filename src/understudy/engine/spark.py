@@ -345,9 +345,10 @@ class SparkEngine:
         except PySparkException as problem:
             if self._running.stopped:
                 raise self._ended(problem) from problem
-            raise FlowError(
-                f"fragment {self.name!r}: Spark does not run it: {shortened(str(problem))}"
-            ) from problem
+            why = shortened(str(problem))
+            if "in update mode" in why:
+                why += '. A fragment runs in output mode "append": state functions must be declared so, too'
+            raise FlowError(f"fragment {self.name!r}: Spark does not run it: {why}") from problem
 
     def _remove_files(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)

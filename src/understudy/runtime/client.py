@@ -38,8 +38,9 @@ RETRY_S = 0.1
 class Pushed:
     """A push that is safe. `late` of its rows were older than a sealed bucket.
 
-    `duplicate` says that a push of this client with this sequence number had been taken in before; these rows
-    were not.
+    `duplicate` says that a push of a client of this name with this sequence number had been taken in before,
+    so these rows were not taken again. It is this very push if the client had to repeat it because a
+    connection broke; then `late` is not known and 0. It is another one if a name or a number is used twice.
     """
 
     sequence: int
@@ -132,6 +133,8 @@ class Client:
         self.close()
 
     def _source(self, name: str) -> Source:
+        if self._over.is_set():
+            raise UserError(f"This client of {self._address} was closed. Make another one to go on.")
         if not self._ready.wait(self._timeout_s) or self._refusal is not None:
             raise EnvironmentFailed(
                 f"No gateway at {self._address}: {self._refusal or 'nothing answered'} "

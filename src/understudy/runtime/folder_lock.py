@@ -18,11 +18,13 @@ FILE = "lock"
 class FolderLock:
     """The lock on one folder, which is made if need be. Not for several threads at once.
 
-    `what` names the folder in messages; `in_use` is raised if another process holds it.
+    `what` names the folder in messages; `in_use` is raised if another process holds it. `file` is what the
+    lock is on.
     """
 
-    def __init__(self, folder: Path, what: str, in_use: Exception) -> None:
+    def __init__(self, folder: Path, what: str, in_use: Exception, file: str = FILE) -> None:
         self._folder = folder
+        self._name = file
         self._what = what
         self._in_use = in_use
         self._file = -1
@@ -34,7 +36,7 @@ class FolderLock:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             # Python opens files so that no program that is started inherits them.
-            file = os.open(self._folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.open(self._folder / self._name, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as problem:
             raise EnvironmentFailed(f"{self._what} {self._folder} cannot be used: {problem}.") from problem
         try:
@@ -47,7 +49,7 @@ class FolderLock:
     def is_held(self) -> bool:
         """Whether a process holds the folder now, this one or another."""
         try:
-            file = os.open(self._folder / FILE, os.O_RDONLY)
+            file = os.open(self._folder / self._name, os.O_RDONLY)
         except OSError:
             return False
         try:

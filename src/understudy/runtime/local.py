@@ -27,6 +27,7 @@ from typing import Any
 
 from understudy.engine.jvm import sweep
 from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.flow import Flow
 from understudy.flow.loading import load
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.folder_lock import FolderLock
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 #: A little more than a process takes at most.
 STOP_TIMEOUT_S = END_TIMEOUT_S + 1.0
+#: Hidden, so that no program takes it for output.
+OUTPUT_LOCK = ".lock"
 #: What a process that does not end has to say is written by then.
 SAYING_S = 0.3
 STATUS_TIMEOUT_S = 2.0
@@ -102,6 +105,7 @@ class LocalRun:
         lock: FolderLock | None = None,
     ) -> None:
         self._folder_lock = lock or lock_of_run(settings.path)
+        self._output_locks: list[FolderLock] = []
         self.settings = suited(settings, nodes + standby)
         self.node_names = [f"node-{number}" for number in range(1, nodes + standby + 1)]
         self._places = nodes
@@ -136,6 +140,9 @@ class LocalRun:
 
     def start(self) -> None:
         self._folder_lock.take()
+        self._output_locks = self._output_locks or locks_of_outputs(load(self.settings.flow_path))
+        for lock in self._output_locks:
+            lock.take()
         if not self.settings.gateway_port:
             # Chosen once, so that a gateway that is started again is found where it was.
             self.settings = replace(self.settings, gateway_port=_free_port(self.settings.host))
@@ -266,7 +273,8 @@ class LocalRun:
         if self.zookeeper is not None:
             self.zookeeper.stop()
         sweep()
-        self._folder_lock.release()
+        for lock in (*self._output_locks, self._folder_lock):
+            lock.release()
 
     def __enter__(self) -> LocalRun:
         return self
@@ -342,6 +350,22 @@ def lock_of_run(folder: Path) -> FolderLock:
         f"{folder} is in use by another run. Name another folder with --folder, or wait until it has ended."
     )
     return FolderLock(folder, "The run's folder", in_use)
+
+
+def locks_of_outputs(flow: Flow) -> list[FolderLock]:
+    """Also for the process that starts the others: one run at a time writes to a folder.
+
+    The output of an earlier run is seen in the folder. One that has just begun leaves no other trace.
+    """
+
+    def lock(sink: str, folder: Path) -> FolderLock:
+        in_use = UserError(
+            f"sink {sink!r}: another run writes to {folder}. Let the sink write to another place, or wait "
+            "until that run has ended."
+        )
+        return FolderLock(folder, f"sink {sink!r}:", in_use, OUTPUT_LOCK)
+
+    return [lock(sink.name, folder) for sink in flow.sinks.values() for folder in sink.kind.folders()]
 
 
 def suited(settings: RunSettings, nodes: int) -> RunSettings:

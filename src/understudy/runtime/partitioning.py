@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from understudy.core.bucket import BucketId
 from understudy.core.host.host import Host
@@ -12,7 +11,9 @@ from understudy.core.shape.topology import Topology
 from understudy.core.view.controller import Controller
 from understudy.core.view.view import View
 from understudy.engine.segments import topology_of
+from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
+from understudy.runtime.process import seated_file
 from understudy.runtime.settings import RunSettings
 
 #: A process that was never reached is suspected after this many times the silence limit.
@@ -39,10 +40,19 @@ def host_for(
 
 def controller_for(flow: Flow, settings: RunSettings) -> Callable[[View | None], Controller]:
     """From the stored view to the controller of this run."""
-    return partial(
-        Controller,
-        topology_for(flow, settings),
-        settings.policy.replicas,
-        settings.nodes,
-        isolated=settings.policy.isolated,
-    )
+    topology, policy = topology_for(flow, settings), settings.policy
+
+    def make(view: View | None) -> Controller:
+        require_view(view, settings)
+        return Controller(topology, policy.replicas, settings.nodes, view, isolated=policy.isolated)
+
+    return make
+
+
+def require_view(view: View | None, settings: RunSettings) -> None:
+    """Refuse to begin anew where copies have state: a first view would seat empty ones in their places."""
+    if view is None and seated_file(settings.path).exists():
+        raise EnvironmentFailed(
+            f"ZooKeeper at {settings.zookeeper} does not know which nodes hold the state of this run: its "
+            "data is lost. Put it back if there is a copy, or start the flow again in a new folder."
+        )

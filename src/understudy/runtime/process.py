@@ -64,6 +64,11 @@ def finished_file(folder: Path) -> Path:
     return folder / "finished"
 
 
+def seated_file(folder: Path) -> Path:
+    """The mark that a gateway of this run has seen a view: copies have state from here on."""
+    return folder / "seated"
+
+
 def ready_file(folder: Path, name: str) -> Path:
     """What a process leaves once it has come up: a node could take a seat, a gateway answers."""
     return folder / "ready" / name

@@ -23,6 +23,7 @@ from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.gateway.journal import DeliveredRange, Journal
 from understudy.runtime.gateway.process import Gateway
 from understudy.runtime.ingest.buckets import end_bucket
+from understudy.runtime.partitioning import controller_for
 from understudy.runtime.process import Ending, finished_file, ready_file
 from understudy.runtime.settings import RunSettings
 
@@ -243,6 +244,25 @@ def test_a_gateway_reads_the_view_only_after_it_has_caught_up_with_what_was_deci
     life.start()
     life.end()
     assert called[:3] == ["join", "await_newest", "watch_view"]
+
+
+def test_a_gateway_whose_zookeeper_forgot_the_view_of_the_run_does_not_begin_anew(
+    settings: RunSettings,
+) -> None:
+    life = Life(settings)
+    life.start()
+    coordination = life.gateway._coordination
+    node = coordination.join("node", "node-1.1", {"flight": "127.0.0.1:1", "pid": 1})
+    life.until(lambda: life.gateway._boundary.status()["epoch"] == 1)
+    node.leave()
+    coordination._client.delete(f"{coordination.root}/view")
+    life.end()
+    again = Life(settings)
+    with pytest.raises(us.EnvironmentFailed, match="does not know which nodes hold the state of this run"):
+        again.gateway.run()
+    # Nor does a leader seat empty copies.
+    with pytest.raises(us.EnvironmentFailed, match="its data is lost"):
+        controller_for(again.gateway._flow, settings)(None)
 
 
 def test_a_delivery_that_was_not_on_record_when_its_gateway_died_is_recorded_once(

@@ -15,11 +15,13 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId, end_of
 from understudy.core.host.places import GATEWAY
 from understudy.core.view.events import Report
+from understudy.core.view.view import View
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.client import Coordination
@@ -31,10 +33,10 @@ from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.intake import Intake, now_us
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
-from understudy.runtime.partitioning import controller_for
+from understudy.runtime.partitioning import controller_for, require_view
 from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.pinning import load_pinned
-from understudy.runtime.process import Ending, finished_file, ready_file
+from understudy.runtime.process import Ending, finished_file, ready_file, seated_file
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -102,7 +104,9 @@ class Gateway:
         self._coordination.watch_members(self._on_members)
         # What is decided from here on waits for this gateway; what was decided before, it must know.
         self._coordination.await_newest()
-        self._coordination.watch_view(self._boundary.on_view)
+        stored = self._coordination.view()
+        require_view(None if stored is None else stored.view, self._settings)
+        self._coordination.watch_view(self._on_view)
         self._intake.start()
         self._recorder.begun()
         self._ready.parent.mkdir(exist_ok=True)
@@ -169,6 +173,11 @@ class Gateway:
 
     def _on_members(self, members: list[Member]) -> None:
         self._members = [member.name for member in members if member.kind == "node"]
+
+    def _on_view(self, view: View) -> None:
+        with suppress(OSError):  # A full disk is said where rows are written.
+            seated_file(self._settings.path).touch()
+        self._boundary.on_view(view)
 
     # --- what the boundary asks for ----------------------------------------------------------------------
 
