@@ -6,6 +6,7 @@ These runs have no nodes, so no Spark: what matters is that the run goes on, wit
 from __future__ import annotations
 
 import re
+import signal
 import socket
 import sys
 import time
@@ -18,11 +19,12 @@ from counting import PUSHED, write_flow
 from understudy.cli.main import main
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.policy import policy_named
-from understudy.runtime import local
+from understudy.runtime import pulse
 from understudy.runtime.client import Client
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process import failure_file, finished_file, ready_file
+from understudy.runtime.pulse import pulse_file
 from understudy.runtime.settings import RunSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -221,11 +223,15 @@ def test_a_gateway_that_dies_after_all_is_delivered_is_not_started_again(run: Lo
     assert run.children["gateway"].incarnation == 1
 
 
-def test_a_process_that_does_not_end_says_what_it_is_at_before_it_is_killed(
+def test_a_process_that_stands_still_is_ended_and_started_again(
     run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.start()
     look_until(run, ready_file(run.settings.path, "gateway").exists)
-    monkeypatch.setattr(local, "STOP_TIMEOUT_S", 0.0)
-    run.stop()
-    assert "most recent call first" in (run.settings.path / "logs" / "gateway.out.log").read_text()
+    frozen = run.pid("gateway")
+    look_until(run, pulse_file(run.settings.path, "gateway").exists)
+    run.kill("gateway", signal.SIGSTOP)
+    monkeypatch.setattr(pulse, "STILL_LOOKS", 3)
+    look_until(run, lambda: run.pid("gateway") != frozen)
+    monkeypatch.undo()
+    look_until(run, lambda: run.status() is not None)

@@ -15,14 +15,15 @@ from process_kit import runs
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.loading import load
 from understudy.flow.policy import policy_named
-from understudy.runtime.local import LocalRun, lock_of_run, locks_of_outputs
+from understudy.runtime.folder_lock import lock_of_run, locks_of_outputs
+from understudy.runtime.local import LocalRun
 from understudy.runtime.settings import RunSettings
 
 #: Holds a folder, starts a process that inherits all that it may, says its number, and waits.
 OWNER = """
 import subprocess, sys
 from pathlib import Path
-from understudy.runtime.local import lock_of_run
+from understudy.runtime.folder_lock import lock_of_run
 
 lock_of_run(Path(sys.argv[1])).take()
 child = subprocess.Popen(["sleep", "1000"], close_fds=False)

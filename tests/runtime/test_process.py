@@ -18,9 +18,9 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.process import (
     BUG_EXIT_CODE,
     OVERDUE_EXIT_CODE,
-    SAY_WHERE,
     Ending,
     failure_file,
+    kill_with_last_words,
 )
 
 #: A process under `run_process` whose body is the test's; it says "up" once it has come so far.
@@ -125,11 +125,10 @@ def test_a_process_in_which_no_thread_gets_its_turn_says_where_it_is(start: Star
             ctypes.PyDLL(None).sleep(1000)
     """)
     words_of(process)
-    deadline = time.monotonic() + 20
-    while "in body" not in (tmp_path / "errors").read_text():
-        assert time.monotonic() < deadline
-        process.send_signal(SAY_WHERE)
-        time.sleep(0.1)
+    time.sleep(0.1)
+    kill_with_last_words(process)  # type: ignore[arg-type]
+    assert process.returncode == -signal.SIGKILL
+    assert "in body" in (tmp_path / "errors").read_text()
 
 
 def test_a_process_ends_when_any_of_its_threads_fails(start: Start, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from understudy.cli.folders import existing_folder
 from understudy.cli.picture import figures, legend, node_lines
 from understudy.cli.policies import titled
 from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.local import lock_of_run
+from understudy.runtime.folder_lock import lock_of_run
 from understudy.runtime.process import failures, finished_file
 from understudy.runtime.seating import in_one_piece, seats_in
 from understudy.runtime.settings import RunSettings

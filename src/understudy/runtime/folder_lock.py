@@ -10,9 +10,12 @@ import fcntl
 import os
 from pathlib import Path
 
-from understudy.flow.errors import EnvironmentFailed
+from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.flow import Flow
 
 FILE = "lock"
+#: Hidden, so that no program takes it for output.
+OUTPUT_LOCK = ".lock"
 
 
 class FolderLock:
@@ -64,3 +67,27 @@ class FolderLock:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def lock_of_run(folder: Path) -> FolderLock:
+    """For the process that starts the others: one run at a time in a folder."""
+    in_use = UserError(
+        f"{folder} is in use by another run. Name another folder with --folder, or wait until it has ended."
+    )
+    return FolderLock(folder, "The run's folder", in_use)
+
+
+def locks_of_outputs(flow: Flow) -> list[FolderLock]:
+    """Also for the process that starts the others: one run at a time writes to a folder.
+
+    The output of an earlier run is seen in the folder. One that has just begun leaves no other trace.
+    """
+
+    def lock(sink: str, folder: Path) -> FolderLock:
+        in_use = UserError(
+            f"sink {sink!r}: another run writes to {folder}. Let the sink write to another place, or wait "
+            "until that run has ended."
+        )
+        return FolderLock(folder, f"sink {sink!r}:", in_use, OUTPUT_LOCK)
+
+    return [lock(sink.name, folder) for sink in flow.sinks.values() for folder in sink.kind.folders()]

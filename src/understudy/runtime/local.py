@@ -27,13 +27,19 @@ from typing import Any
 
 from understudy.engine.jvm import sweep
 from understudy.flow.errors import EnvironmentFailed, UserError
-from understudy.flow.flow import Flow
 from understudy.flow.loading import load
 from understudy.runtime.coordination.server import ZooKeeperServer
-from understudy.runtime.folder_lock import FolderLock
+from understudy.runtime.folder_lock import FolderLock, lock_of_run, locks_of_outputs
 from understudy.runtime.partitioning import topology_for
-from understudy.runtime.process import END_TIMEOUT_S, SAY_WHERE, failure_file, finished_file, ready_file
+from understudy.runtime.process import (
+    END_TIMEOUT_S,
+    failure_file,
+    finished_file,
+    kill_with_last_words,
+    ready_file,
+)
 from understudy.runtime.process_tree import family, signal_all, signal_tree
+from understudy.runtime.pulse import Pulse, pulse_file
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import RunStatus
 
@@ -41,10 +47,7 @@ log = logging.getLogger(__name__)
 
 #: A little more than a process takes at most.
 STOP_TIMEOUT_S = END_TIMEOUT_S + 1.0
-#: Hidden, so that no program takes it for output.
-OUTPUT_LOCK = ".lock"
-#: What a process that does not end has to say is written by then.
-SAYING_S = 0.3
+LAST_WORDS = "What its threads were at is in its .out.log."
 STATUS_TIMEOUT_S = 2.0
 #: With more nodes than this for each core, Java's optimising compiler costs more than it brings.
 NODES_PER_CORE_MAX = 2
@@ -64,6 +67,7 @@ class Child:
     name: str
     command: list[str]
     process: subprocess.Popen[bytes]
+    pulse: Pulse
     incarnation: int = 1
     started_at: float = field(default_factory=time.monotonic)
     #: How often in a row it failed, this time included once it was noticed.
@@ -179,6 +183,9 @@ class LocalRun:
         # Before anything is started again, which takes away the mark that it had come up.
         self._note_beginning()
         for child in self.children.values():
+            if child.running and child.pulse.stands_still:
+                log.warning("%s has stood still for long; killing it. %s", child.name, LAST_WORDS)
+                kill_with_last_words(child.process)
             if child.running or self.finished:
                 continue
             if self._ends_the_run(child):
@@ -263,11 +270,8 @@ class LocalRun:
             try:
                 child.process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                log.warning("%s does not end; killing it. What it was at is in its .out.log", child.name)
-                child.process.send_signal(SAY_WHERE)
-                time.sleep(SAYING_S)
-                signal_tree(child.process.pid, signal.SIGKILL)
-                child.process.wait()
+                log.warning("%s does not end; killing it. %s", child.name, LAST_WORDS)
+                kill_with_last_words(child.process)
         # A Java ends when it notices that its node is gone. One that is still starting takes a while to.
         signal_all(families, signal.SIGKILL)
         if self.zookeeper is not None:
@@ -327,6 +331,7 @@ class LocalRun:
     def _start(self, name: str, command: list[str], incarnation: int = 1, failures: int = 0) -> None:
         numbered = [] if name == "gateway" else ["--incarnation", str(incarnation)]
         out = self.settings.log_file(f"{name}.out")
+        pulse = Pulse(pulse_file(self.settings.path, name))
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             with out.open("ab") as output:
@@ -341,31 +346,7 @@ class LocalRun:
         except OSError as problem:
             raise EnvironmentFailed(f"{name} cannot be started: {problem}.") from problem
         with self._lock:
-            self._children[name] = Child(name, command, process, incarnation, failures=failures)
-
-
-def lock_of_run(folder: Path) -> FolderLock:
-    """For the process that starts the others: one run at a time in a folder."""
-    in_use = UserError(
-        f"{folder} is in use by another run. Name another folder with --folder, or wait until it has ended."
-    )
-    return FolderLock(folder, "The run's folder", in_use)
-
-
-def locks_of_outputs(flow: Flow) -> list[FolderLock]:
-    """Also for the process that starts the others: one run at a time writes to a folder.
-
-    The output of an earlier run is seen in the folder. One that has just begun leaves no other trace.
-    """
-
-    def lock(sink: str, folder: Path) -> FolderLock:
-        in_use = UserError(
-            f"sink {sink!r}: another run writes to {folder}. Let the sink write to another place, or wait "
-            "until that run has ended."
-        )
-        return FolderLock(folder, f"sink {sink!r}:", in_use, OUTPUT_LOCK)
-
-    return [lock(sink.name, folder) for sink in flow.sinks.values() for folder in sink.kind.folders()]
+            self._children[name] = Child(name, command, process, pulse, incarnation, failures=failures)
 
 
 def suited(settings: RunSettings, nodes: int) -> RunSettings:

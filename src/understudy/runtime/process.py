@@ -24,6 +24,7 @@ import logging
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
 import traceback
@@ -33,7 +34,8 @@ from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.memory import keep_giving_back
-from understudy.runtime.process_tree import kill_descendants
+from understudy.runtime.process_tree import kill_descendants, signal_tree
+from understudy.runtime.pulse import keep_beating, pulse_file
 from understudy.runtime.settings import RunSettings
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ END_TIMEOUT_S = 5.0
 PR_SET_PDEATHSIG = 1
 #: To a process of a run: write what all threads are at to the standard error.
 SAY_WHERE = signal.SIGUSR2
+#: Written by then.
+SAYING_S = 1.0
 
 
 def failure_file(folder: Path, name: str) -> Path:
@@ -125,6 +129,7 @@ def run_process(
             daemon=True,
         ).start()
         keep_giving_back(ending.wait)
+        keep_beating(pulse_file(settings.path, name), ending.wait)
         failure_file(settings.path, name).unlink(missing_ok=True)
         log.info("%s begins, process %d", name, os.getpid())
         body(ending)
@@ -147,6 +152,15 @@ def leave_at_once(code: int) -> None:
                 last()
     finally:
         os._exit(code)
+
+
+def kill_with_last_words(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process of a run that does nothing any more, and all that it started; it says where it is."""
+    process.send_signal(SAY_WHERE)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(SAYING_S)
+    signal_tree(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _listen(ending: Ending, with_parent: bool) -> None:
