@@ -20,6 +20,7 @@ from understudy.history.reading import records_of
 from understudy.history.records import DeliveredRecord
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.gateway.intake import now_us
 from understudy.runtime.gateway.journal import DeliveredRange, Journal
 from understudy.runtime.gateway.process import Gateway
 from understudy.runtime.ingest.buckets import end_bucket
@@ -263,6 +264,15 @@ def test_a_gateway_whose_zookeeper_forgot_the_view_of_the_run_does_not_begin_ane
     # Nor does a leader seat empty copies.
     with pytest.raises(us.EnvironmentFailed, match="its data is lost"):
         controller_for(again.gateway._flow, settings)(None)
+
+
+def test_the_latency_is_that_of_the_sink_that_is_furthest_behind(life: Life) -> None:
+    now = now_us() // WIDTH_US
+    for sink, behind in (("one", 600), ("two", 10)):
+        number = now - behind
+        life.gateway._stats.delivered(sink, DeliveredRange(number - 1, number, ((number, 1, "digest"),)))
+    latency_ms = life.gateway.status()["latency_ms"]
+    assert 59_000 <= latency_ms <= 59_000 + 1_000 * WAIT_S
 
 
 def test_a_delivery_that_was_not_on_record_when_its_gateway_died_is_recorded_once(

@@ -201,7 +201,7 @@ class Gateway:
 
     def _delivered(self, sink: str, done: DeliveredRange) -> None:
         self._recorder.delivered(sink, done.after, done.through, done.buckets)
-        self._stats.delivered(done)
+        self._stats.delivered(sink, done)
         self._boundary.on_delivered(sink, done.through)
 
     # --- status ------------------------------------------------------------------------------------------
@@ -250,28 +250,29 @@ class _Stats:
         self._lock = threading.Lock()
         self._nodes: dict[str, dict[str, Any]] = {}
         self._rows_out = 0
-        self._latency_ms = 0.0
+        self._latency_ms: dict[str, float] = {}
         self._last_output_at = 0.0
 
     def of_node(self, node: str, facts: Mapping[str, Any]) -> None:
         with self._lock:
             self._nodes[node] = {key: value for key, value in facts.items() if key != "kind"}
 
-    def delivered(self, done: DeliveredRange) -> None:
+    def delivered(self, sink: str, done: DeliveredRange) -> None:
         rows = sum(rows for _, rows, _ in done.buckets)
         with self._lock:
             self._rows_out += rows
             if done.buckets:
                 self._last_output_at = time.time()
                 newest_us = end_of(done.buckets[-1][0], self._bucket_us)
-                self._latency_ms = max(0.0, (now_us() - newest_us) / 1_000)
+                self._latency_ms[sink] = max(0.0, (now_us() - newest_us) / 1_000)
 
     def summary(self) -> dict[str, Any]:
         with self._lock:
             return {
                 "nodes": dict(self._nodes),
                 "rows_out": self._rows_out,
-                "latency_ms": round(self._latency_ms, 1),
+                # Of the sink that is furthest behind: the others would hide it.
+                "latency_ms": round(max(self._latency_ms.values(), default=0.0), 1),
                 "last_output_s": round(time.time() - self._last_output_at, 3)
                 if self._last_output_at
                 else None,
