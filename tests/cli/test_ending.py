@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from understudy.runtime.local import lock_of_run
+from understudy.runtime.folder_lock import lock_of_run
 from understudy.runtime.settings import RunSettings
 
 #: A command whose libraries abort when the process ends in order, as Flight does with a thread inside it.

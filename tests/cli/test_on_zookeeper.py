@@ -20,8 +20,8 @@ from understudy.core.shape.partition import Partition
 from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.folder_lock import lock_of_run
 from understudy.runtime.gateway.process import FACT
-from understudy.runtime.local import lock_of_run
 from understudy.runtime.process import failure_file, finished_file
 from understudy.runtime.settings import RunSettings
 

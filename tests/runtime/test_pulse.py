@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy.runtime.pulse import BEAT_S, STILL_LOOKS, Pulse, keep_beating, pulse_file
+from understudy.runtime.pulse import BEAT_S, LAUNCHER, STILL_LOOKS, Pulse, keep_beating, pulse_file
 
 
 class Launcher:
@@ -63,6 +63,12 @@ def test_looks_that_follow_each_other_quickly_are_one(launcher: Launcher) -> Non
 def test_a_launcher_that_slept_blames_nobody(launcher: Launcher) -> None:
     launcher.beat()
     assert not any(launcher.looks(STILL_LOOKS, every_s=3600))
+
+
+def test_a_launcher_that_cannot_leave_a_sign_itself_blames_nobody(launcher: Launcher, tmp_path: Path) -> None:
+    pulse_file(tmp_path, LAUNCHER).symlink_to(tmp_path / "gone" / "file")
+    launcher.beat()
+    assert not any(launcher.looks(3 * STILL_LOOKS))
 
 
 def test_a_process_beats_until_it_ends(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ seconds: they hear nothing. But it still exists, so nobody would start another i
 stay a replica short, or without a gateway. The launcher ends such a process.
 
 Time is counted in looks of the launcher, one a second at most. So a launcher that was stopped itself, or with
-the whole machine, blames no one.
+the whole machine, blames no one. Nor does one that cannot touch a file beside theirs: then it is the disk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 BEAT_S = 1.0
 #: Far more than a loaded machine makes a process wait, and than a pause from which it should come back.
 STILL_LOOKS = 30
+#: No process of a run has this name.
+LAUNCHER = "launcher"
 
 
 def pulse_file(folder: Path, name: str) -> Path:
@@ -61,8 +63,9 @@ class Pulse:
         self._looked_at = now
         try:
             at_ns = self._file.stat().st_mtime_ns
+            self._file.with_name(LAUNCHER).touch()
         except OSError:
-            # It has not begun yet.
+            # It has not begun yet, or the disk takes nothing.
             return False
         self._looks = 0 if at_ns != self._seen_ns else self._looks + 1
         self._seen_ns = at_ns
