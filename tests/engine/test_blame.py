@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
-from understudy.engine.blame import fails_everywhere, machines_fault
+from understudy.engine.blame import fails_everywhere, machines_fault, slow_start
 
 _FAILED = (
     "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0"
@@ -54,6 +54,44 @@ def test_classes_that_do_not_load_failed_assertions_and_deep_stacks_are_the_flow
     problem = failed(f"java.lang.{error}", "java.lang.IllegalArgumentException: Unsupported JDK")
     assert machines_fault(problem) is None
     assert fails_everywhere(problem) == f"hll_sketch_agg: {error} (IllegalArgumentException: Unsupported JDK)"
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "java.net.URISyntaxException: Illegal character in authority at index 7: http://a b/%zz^",
+        "java.net.MalformedURLException: no protocol",
+        "java.nio.charset.MalformedInputException: Input length = 1",
+        "java.nio.charset.UnmappableCharacterException: Input length = 1",
+        "java.nio.BufferUnderflowException",
+        "java.io.UnsupportedEncodingException: none",
+        "java.io.NotSerializableException: a.b.C",
+    ],
+)
+def test_what_a_value_of_a_row_causes_is_the_flows_though_java_keeps_it_beside_files(cause: str) -> None:
+    assert machines_fault(failed("org.apache.spark.SparkException: worse", cause)) is None
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "java.net.SocketException: Connection reset",
+        "java.net.UnknownHostException: nowhere",
+        "java.nio.file.NoSuchFileException: a/b",
+        "java.nio.channels.ClosedChannelException",
+        "java.io.EOFException",
+    ],
+)
+def test_files_and_sockets_are_the_machines(cause: str) -> None:
+    assert machines_fault(failed("org.apache.spark.SparkException: worse", cause)) is not None
+
+
+def test_only_python_that_does_not_start_in_time_is_started_again() -> None:
+    late = "java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back"
+    assert slow_start(failed("org.apache.spark.SparkException: worse", late))
+    assert not slow_start(failed("java.net.SocketTimeoutException: Read timed out"))
+    assert not slow_start(ValueError(late))
+    assert not slow_start(None)
 
 
 def test_an_error_whose_own_line_is_its_only_cause_is_said_once() -> None:

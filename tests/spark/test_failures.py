@@ -28,6 +28,7 @@ from spark_cases import END, ORIGIN, SCHEMA, WIDTH_US, cut, random_rows
 from understudy.core.errors import BrokenInvariant
 from understudy.engine.query import Input
 from understudy.engine.session import endpoint
+from understudy.engine.source import GroupSource
 from understudy.engine.spark import SparkEngine
 from understudy.flow.errors import ContractViolation, EnvironmentFailed, FlowError
 
@@ -288,6 +289,30 @@ def test_a_python_worker_that_dies_is_the_machines_fault(make: Make) -> None:
     engine.start()
     with pytest.raises(EnvironmentFailed, match=r"'suspect'.*Python worker exited unexpectedly"):
         engine.advance({"a": ROWS}, END)
+
+
+def test_python_that_starts_too_slowly_once_is_started_again(
+    make: Make, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    context, slow = spark.sparkContext, tmp_path / "python"
+    mark, real = tmp_path / "slept", context.pythonExec
+    # Longer than the limit, which is a constant of Spark's.
+    slow.write_text(
+        f'#!/bin/sh\ncase "$*" in *python_streaming_source_runner*)\n'
+        f"  [ -e '{mark}' ] || {{ touch '{mark}'; sleep 12; }};;\nesac\nexec '{real}' \"$@\"\n"
+    )
+    slow.chmod(0o755)
+    context.pythonExec = str(slow)
+    try:
+        spark.dataSource.register(GroupSource)
+        engine = make(lambda a: a)
+        engine.start()
+        engine.advance({"a": ROWS}, END)
+    finally:
+        context.pythonExec = real
+        spark.dataSource.register(GroupSource)
+    assert mark.exists()
+    assert "starting it again" in caplog.text
 
 
 def test_state_that_cannot_be_written_is_the_machines_fault(make: Make, tmp_path: Path) -> None:

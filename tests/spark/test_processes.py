@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -27,11 +28,18 @@ def owner(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("owner", ["wait"], indirect=True)
-def test_the_jvm_ends_when_its_owner_is_killed(owner: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_jvm_ends_when_its_owner_is_killed(owner: subprocess.Popen[str], stopped: bool) -> None:
     assert owner.stdout is not None
     jvm = psutil.Process(int(owner.stdout.readline()))
+    if stopped:
+        jvm.suspend()
     owner.kill()
-    jvm.wait(timeout=30)
+    try:
+        jvm.wait(timeout=30)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            jvm.kill()
 
 
 @pytest.mark.parametrize("owner", ["advance"], indirect=True)

@@ -15,9 +15,15 @@ from pyspark.errors.exceptions.captured import CapturedException
 from understudy.engine.grouping import function_name
 
 _RAISED = r"^(?:Caused by: |.*most recent failure: .*?: )?"
+#: What Java keeps beside files and sockets, and a value of a row or a function of the flow may cause.
+_ROWS = (
+    r"net\.(?:URISyntax|MalformedURL)|nio\.charset\.|nio\.(?:BufferOverflow|BufferUnderflow|ReadOnlyBuffer)"
+    r"|io\.(?:UnsupportedEncoding|UTFDataFormat|NotSerializable|InvalidClass|InvalidObject)"
+)
 #: Files, sockets, memory, native libraries. An EOFException is a Python worker that is gone.
 _MACHINE = re.compile(
-    _RAISED + r"(?:java\.(?:io|net|nio)\.[\w.$]+|java\.lang\.(?:OutOfMemory|Internal|UnsatisfiedLink)Error"
+    _RAISED + rf"(?:java\.(?!{_ROWS})(?:io|net|nio)\.[\w.$]+"
+    r"|java\.lang\.(?:OutOfMemory|Internal|UnsatisfiedLink)Error"
     r"|org\.apache\.hadoop\.fs\.[\w.$]+)\b",
     re.MULTILINE,
 )
@@ -29,6 +35,9 @@ _FUNCTION = re.compile(
     r"^\tat org\.apache\.spark\.sql\.catalyst\.expressions\.(?:[a-z]+\.)*"
     r"(?!\w+(?:Buffer|State|Base)\b)([A-Z]\w+)",
     re.MULTILINE,
+)
+_SLOW_START = re.compile(
+    _RAISED + r"java\.net\.SocketTimeoutException: .*worker to connect back", re.MULTILINE
 )
 #: The rows of a group did not arrive at a Spark task.
 _OWN_SOURCE = re.compile(r'File "[^"]*understudy[/\\]engine[/\\]source\.py"')
@@ -49,6 +58,14 @@ def machines_fault(problem: PySparkException) -> str | None:
         return None
     causes = _CAUSE.findall(text)
     return str(causes[-1]) if causes else found.group().strip()
+
+
+def slow_start(problem: BaseException | None) -> bool:
+    """Whether a query ended before its first micro-batch because Spark gave its Python too little time.
+
+    The limit of 10 s is a constant of Spark's; on a busy machine every replica may reach it.
+    """
+    return isinstance(problem, PySparkException) and _SLOW_START.search(_text(problem)) is not None
 
 
 def fails_everywhere(problem: PySparkException) -> str | None:

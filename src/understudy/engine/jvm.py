@@ -21,6 +21,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -227,7 +228,10 @@ def start_jvm(
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
         with log.open("ab") as sink:
             process = subprocess.Popen(
-                command(runtime, work, heap_mb=heap_mb, options=options, cache=cache),
+                [
+                    *_killed_with_owner(),
+                    *command(runtime, work, heap_mb=heap_mb, options=options, cache=cache),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
@@ -248,6 +252,16 @@ def start_jvm(
         shutil.rmtree(work, ignore_errors=True)
         raise
     return Jvm(process, port, secret, work)
+
+
+def _killed_with_owner() -> list[str]:
+    """What to put before a command so that it ends with this process even if it is stopped by then.
+
+    The kernel looks at the thread that started it, so only for one that lives as long as the process. Without
+    the program `setpriv`, a JVM still ends when its standard input closes, unless it is stopped.
+    """
+    found = shutil.which("setpriv") if threading.current_thread() is threading.main_thread() else None
+    return [found, "--pdeathsig", "KILL", "--"] if found else []
 
 
 def _wait_for(connection: Path, process: subprocess.Popen[bytes], wait_s: float) -> None:

@@ -8,6 +8,7 @@ brought up meanwhile is ended by the thread that started it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +21,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from understudy.core.errors import require
+from understudy.engine.blame import slow_start
 from understudy.engine.feed import ChannelClosed, GroupChannel, GroupFeed
+
+log = logging.getLogger(__name__)
+
+#: How often Spark may begin with a query whose Python does not start in time.
+STARTS_MAX = 5
 
 
 class RunningQuery:
@@ -45,6 +52,18 @@ class RunningQuery:
         self, frame: DataFrame, checkpoint: Path, group: int, collect: Callable[[DataFrame, int], None]
     ) -> None:
         """Return when the query stands still after `group`. ChannelClosed if it never will, and why."""
+        for start in range(1, STARTS_MAX + 1):
+            try:
+                self._start(frame, checkpoint, group, collect)
+                break
+            except ChannelClosed as problem:
+                if start == STARTS_MAX or not slow_start(problem.__cause__):
+                    raise
+                log.warning("%s: Python did not start within Spark's 10 s; starting it again", self._name)
+
+    def _start(
+        self, frame: DataFrame, checkpoint: Path, group: int, collect: Callable[[DataFrame, int], None]
+    ) -> None:
         with self._lock:
             if self.stopped:
                 raise ChannelClosed(self._name)
