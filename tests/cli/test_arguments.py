@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from understudy.cli.main import main
 from understudy.cli.parser import parser
 from understudy.core.shape.partition import Partition
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.settings import RunSettings
 
 COMMANDS = ["setup", "run", "demo", "status", "kill", "move", "drain", "check", "simulate", "explain"]
 
@@ -271,6 +273,16 @@ def test_without_any_run_a_command_that_needs_one_says_so(
 ) -> None:
     assert main(arguments) == 2
     assert "There is no run under ./runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["kill", "node-1"], ["status"], ["drain", "node-1"]])
+def test_a_copy_of_a_runs_folder_does_not_lead_to_the_original(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunSettings("run", "flow.py", str(tmp_path / "run"), "127.0.0.1:1").save()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert main([*command, str(tmp_path / "copy")]) == 2
+    assert f"copy is a copy: the run's own folder is {tmp_path / 'run'}" in capsys.readouterr().err
 
 
 def test_ctrl_c_in_a_command_gives_130(monkeypatch: pytest.MonkeyPatch, good_flow: Path) -> None:

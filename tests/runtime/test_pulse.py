@@ -81,3 +81,24 @@ def test_a_process_beats_until_it_ends(tmp_path: Path) -> None:
         if file.exists():
             seen.add(file.stat().st_mtime_ns)
     over.set()
+
+
+def test_what_does_not_answer_has_no_pulse(tmp_path: Path) -> None:
+    answers, over, asked = iter([False, False, True]), threading.Event(), threading.Event()
+    file = pulse_file(tmp_path, "zookeeper")
+
+    def alive() -> bool:
+        answer = next(answers)
+        assert not file.exists()
+        if answer:
+            over.set()
+        return answer
+
+    def wait(_seconds: float) -> bool:
+        if over.is_set():
+            asked.set()
+        return over.is_set()
+
+    keep_beating(file, wait, alive)
+    assert asked.wait(30)
+    assert file.exists()

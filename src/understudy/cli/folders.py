@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
-from understudy.flow.errors import UserError
+from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
-from understudy.runtime.local import new_run_folder
 from understudy.runtime.settings import FILE, RunSettings
 
 RUNS = Path("runs")
@@ -16,13 +16,23 @@ RUNS = Path("runs")
 def fresh_folder(wanted: str | None, flow_name: str) -> Path:
     """The folder for a new run. One that holds a run already is refused: its log would be taken for ours."""
     if wanted is None:
-        return new_run_folder(RUNS.resolve(), flow_name)
+        return _new_run_folder(RUNS.resolve(), flow_name)
     folder = Path(wanted).resolve()
     if (folder / FILE).exists():
         raise UserError(f"{wanted} holds a run already. Name a folder that does not exist yet.")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{wanted} is a file. Name a folder for the run.")
     return folder
+
+
+def _new_run_folder(base: Path, flow_name: str) -> Path:
+    """A folder for a new run that does not exist yet."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for attempt in range(100):
+        folder = base / (f"{flow_name}-{stamp}" + (f"-{attempt}" if attempt else ""))
+        if not folder.exists():
+            return folder
+    raise EnvironmentFailed(f"There is no free name for a run's folder in {base}.")
 
 
 def make(folder: Path) -> None:
@@ -36,7 +46,7 @@ def make(folder: Path) -> None:
         ) from None
 
 
-def existing_folder(wanted: str | None) -> Path:
+def _existing_folder(wanted: str | None) -> Path:
     """The folder of a run: the one named, or the newest under runs/."""
     if wanted is not None:
         folder = Path(wanted).resolve()
@@ -49,6 +59,21 @@ def existing_folder(wanted: str | None) -> Path:
             "There is no run under ./runs. Start one with `understudy run FLOW.py`, or name a run's folder."
         )
     return found[-1].parent.resolve()
+
+
+def run_in(wanted: str | None) -> RunSettings:
+    """The run in a folder, the one named or the newest, to be asked or told something.
+
+    A copy of a run's folder leads to the processes of the original, so it is refused.
+    """
+    folder = _existing_folder(wanted)
+    settings = RunSettings.load(folder)
+    if settings.path.exists() and not settings.path.samefile(folder):
+        raise UserError(
+            f"{folder} is a copy: the run's own folder is {settings.folder}. Name that one. "
+            "(`understudy check` judges copies, too.)"
+        )
+    return settings
 
 
 def log_into(settings: RunSettings) -> None:

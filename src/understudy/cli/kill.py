@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from understudy.cli.folders import existing_folder
+from understudy.cli.folders import run_in
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Seat
 from understudy.flow.errors import EnvironmentFailed, UserError
@@ -28,7 +28,7 @@ _CONNECT_TIMEOUT_S = 3.0
 
 
 def execute(arguments: Namespace) -> int:
-    settings = RunSettings.load(existing_folder(arguments.folder))
+    settings = run_in(arguments.folder)
     number = signal.Signals[f"SIG{arguments.signal}"]
     found = processes_of(settings)
     wanted = arguments.node

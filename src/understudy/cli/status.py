@@ -6,7 +6,7 @@ import json
 from argparse import Namespace
 from typing import Any
 
-from understudy.cli.folders import existing_folder
+from understudy.cli.folders import run_in
 from understudy.cli.picture import figures, legend, node_lines
 from understudy.cli.policies import titled
 from understudy.flow.errors import EnvironmentFailed
@@ -18,7 +18,7 @@ from understudy.runtime.status import status_of
 
 
 def execute(arguments: Namespace) -> int:
-    settings = RunSettings.load(existing_folder(arguments.folder))
+    settings = run_in(arguments.folder)
     status = _asked(settings)
     if arguments.json:
         print(json.dumps(status, indent=2))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from understudy.cli.folders import existing_folder
+from understudy.cli.folders import run_in
 from understudy.cli.interruption import Interruption
 from understudy.core.view.view import Status, View
 from understudy.flow.errors import EnvironmentFailed, UserError
@@ -22,7 +22,6 @@ from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.reports import Wish
 from understudy.runtime.coordination.wishes import asked
 from understudy.runtime.process import finished_file
-from understudy.runtime.settings import RunSettings
 
 DONE, DECLINED = 0, 1
 ANSWER_TIMEOUT_S = 10.0
@@ -43,7 +42,7 @@ class WishProgress:
 @contextmanager
 def connected(arguments: Namespace) -> Iterator[Coordination]:
     """A connection to the run that a command names. Raises `UserError` if nothing can move there."""
-    settings = RunSettings.load(existing_folder(arguments.folder))
+    settings = run_in(arguments.folder)
     if settings.policy.replicas == 1:
         raise UserError(
             f"Run {settings.run} has policy {settings.policy.name!r}, which runs one copy of everything; a "
@@ -72,7 +71,7 @@ def follow(
     coordination: Coordination, since: int, look: Callable[[View], WishProgress], arguments: Namespace
 ) -> int:
     """Tell how a wish goes on from the view of that epoch, until it is done or hopeless; the exit code."""
-    finished = finished_file(existing_folder(arguments.folder))
+    finished = finished_file(run_in(arguments.folder).path)
     views: queue.SimpleQueue[View] = queue.SimpleQueue()
     coordination.watch_view(views.put)
     said, moving = "", True

@@ -22,7 +22,6 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from understudy.engine.jvm import sweep
@@ -39,7 +38,7 @@ from understudy.runtime.process import (
     ready_file,
 )
 from understudy.runtime.process_tree import family, signal_all, signal_tree
-from understudy.runtime.pulse import Pulse, pulse_file
+from understudy.runtime.pulse import Pulse, keep_beating, pulse_file
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import RunStatus
 
@@ -47,6 +46,7 @@ log = logging.getLogger(__name__)
 
 #: A little more than a process takes at most.
 STOP_TIMEOUT_S = END_TIMEOUT_S + 1.0
+ZOOKEEPER = "zookeeper"
 LAST_WORDS = "What its threads were at is in its .out.log."
 STATUS_TIMEOUT_S = 2.0
 #: With more nodes than this for each core, Java's optimising compiler costs more than it brings.
@@ -119,10 +119,11 @@ class LocalRun:
         self._zookeeper_again_at = 0.0
         self._zookeeper_failure = ""
         self.zookeeper = zookeeper
+        self._zookeeper_pulse = Pulse(pulse_file(self.settings.path, ZOOKEEPER))
         self._status = RunStatus(self.settings)
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
-        self._ending = False
+        self._ending = threading.Event()
 
     @classmethod
     def on_own_zookeeper(
@@ -132,7 +133,7 @@ class LocalRun:
         lock = lock_of_run(settings.path)
         # Two servers on one folder would both fail, in words that nobody understands.
         lock.take()
-        server = ZooKeeperServer(settings.path / "zookeeper")
+        server = ZooKeeperServer(settings.path / ZOOKEEPER)
         try:
             server.start()
             settings = replace(settings, zookeeper=server.address)
@@ -152,6 +153,9 @@ class LocalRun:
             self.settings = replace(self.settings, gateway_port=_free_port(self.settings.host))
         self._status = RunStatus(self.settings)
         self.settings.save()
+        if (server := self.zookeeper) is not None:
+            file = pulse_file(self.settings.path, ZOOKEEPER)
+            keep_beating(file, self._ending.wait, lambda: server.answers)
         self._start("gateway", ["gateway", self.settings.folder])
         for name in self.node_names:
             self._start(name, ["node", self.settings.folder, name])
@@ -176,10 +180,10 @@ class LocalRun:
 
     def check(self) -> None:
         """Start again what died and should not have; raise what a process says is wrong."""
-        if self._ending:
+        if self._ending.is_set():
             return
-        if self.zookeeper is not None and not self.zookeeper.running:
-            self._restart_zookeeper(self.zookeeper)
+        if self.zookeeper is not None:
+            self._look_after(self.zookeeper)
         # Before anything is started again, which takes away the mark that it had come up.
         self._note_beginning()
         for child in self.children.values():
@@ -199,7 +203,7 @@ class LocalRun:
         found = {}
         if self._zookeeper_failures:
             failures, again_at = self._zookeeper_failures, self._zookeeper_again_at
-            found["zookeeper"] = _setback("zookeeper", failures, again_at, self._zookeeper_failure)
+            found[ZOOKEEPER] = _setback(ZOOKEEPER, failures, again_at, self._zookeeper_failure)
         for child in self.children.values():
             if child.again_at is not None and (child.failed or child.not_started):
                 why = self._why(child)
@@ -256,7 +260,7 @@ class LocalRun:
 
     def stop(self) -> None:
         """End everything: nodes and gateway in good order, then ZooKeeper. Nothing is left behind."""
-        self._ending = True
+        self._ending.set()
         self._status.close()
         children = list(self.children.values())
         running = [child for child in children if child.running]
@@ -286,20 +290,24 @@ class LocalRun:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _restart_zookeeper(self, server: ZooKeeperServer) -> None:
-        if time.monotonic() < self._zookeeper_again_at:
+    def _look_after(self, server: ZooKeeperServer) -> None:
+        if server.running and self._zookeeper_pulse.stands_still:
+            log.warning("ZooKeeper has not answered for long; killing it")
+            server.kill()
+        if server.running or time.monotonic() < self._zookeeper_again_at:
             return
         log.warning("ZooKeeper died; starting it again")
         try:
             server.start()
             self._zookeeper_failures = 0
+            self._zookeeper_pulse = Pulse(pulse_file(self.settings.path, ZOOKEEPER))
         except EnvironmentFailed as problem:
             if not self._begun:
                 raise
             self._zookeeper_failures += 1
             self._zookeeper_failure = str(problem)
             self._zookeeper_again_at = time.monotonic() + _retry_pause_s(self._zookeeper_failures)
-            log.warning("%s", self.setbacks["zookeeper"].text)
+            log.warning("%s", self.setbacks[ZOOKEEPER].text)
 
     def _restart_when_due(self, child: Child) -> None:
         now_s = time.monotonic()
@@ -380,13 +388,3 @@ def _setback(name: str, failures: int, again_at: float, why: str) -> Setback:
         f"{name} failed, {times}, and is started again in {wait_s:.0f} s; "
         f"the other processes go on and keep their state. {why}",
     )
-
-
-def new_run_folder(base: Path, flow_name: str) -> Path:
-    """A folder for a new run that does not exist yet."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for attempt in range(100):
-        folder = base / (f"{flow_name}-{stamp}" + (f"-{attempt}" if attempt else ""))
-        if not folder.exists():
-            return folder
-    raise EnvironmentFailed(f"There is no free name for a run's folder in {base}.")

@@ -4,6 +4,8 @@ A process in which no thread gets its turn any more, stopped or deadlocked, is g
 seconds: they hear nothing. But it still exists, so nobody would start another in its place, and the run would
 stay a replica short, or without a gateway. The launcher ends such a process.
 
+ZooKeeper has no such thread: the launcher asks it once a second, and touches the file when it answers.
+
 Time is counted in looks of the launcher, one a second at most. So a launcher that was stopped itself, or with
 the whole machine, blames no one. Nor does one that cannot touch a file beside theirs: then it is the disk.
 """
@@ -27,16 +29,18 @@ def pulse_file(folder: Path, name: str) -> Path:
     return folder / "pulse" / name
 
 
-def keep_beating(file: Path, wait: Callable[[float], bool]) -> None:
-    """Until `wait`, which is given the seconds, says that this process ends. In a thread of its own."""
+def keep_beating(file: Path, wait: Callable[[float], bool], alive: Callable[[], bool] = lambda: True) -> None:
+    """Beat once a second while `alive`, until `wait`, which is given the seconds, says that it is over. In a
+    thread of its own."""
 
     def work() -> None:
         over = False
         while not over:
             # A process that cannot leave a sign is not looked after, but works.
             with suppress(OSError):
-                file.parent.mkdir(exist_ok=True)
-                file.touch()
+                if alive():
+                    file.parent.mkdir(exist_ok=True)
+                    file.touch()
             over = wait(BEAT_S)
 
     threading.Thread(target=work, name="pulse", daemon=True).start()

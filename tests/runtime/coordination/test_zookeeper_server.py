@@ -37,6 +37,15 @@ def test_what_was_stored_is_there_after_a_restart_on_the_same_port(tmp_path: Pat
         assert connection.get_fact("answer") == {"value": 42}
 
 
+@pytest.mark.parametrize("name", ["räu m 50%41 #1+x", "a\\tmp", "戏\U0001f3ad", "x=y:z!"])
+def test_its_data_is_in_its_folder_whatever_the_name_of_that(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name / "zookeeper"
+    with ZooKeeperServer(folder) as server, Coordination(server.address, "run") as connection:
+        connection.put_fact("answer", {"value": 42})
+    assert list((folder / "data" / "version-2").iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]

@@ -118,19 +118,27 @@ class ZooKeeperServer:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def answers(self) -> bool:
+        """Whether it answers now. Takes a second at most."""
+        return _answers(self.port)
+
     def start(self) -> ZooKeeperServer:
         if self.running:
             return self
         require_free_port("ZooKeeper", HOST, self.port)
         command = self._command()
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", WRAPPER, "zookeeper", *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
+        try:
+            with self.log.open("ab") as log:
+                process = subprocess.Popen(
+                    ["/bin/sh", "-c", WRAPPER, "zookeeper", *command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        except OSError as problem:
+            raise EnvironmentFailed(f"ZooKeeper cannot be started: {problem}.") from problem
         self._process = process
         try:
             self._java_pid = int(cast(IO[bytes], process.stdout).readline())
@@ -178,7 +186,7 @@ class ZooKeeperServer:
         try:
             data.mkdir(parents=True, exist_ok=True)
             logging.write_text(LOGGING)
-            config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+            config.write_text("".join(f"{key}={_escaped(str(value))}\n" for key, value in settings.items()))
         except OSError as error:
             raise EnvironmentFailed(
                 f"ZooKeeper's folder {self.folder} cannot be written: {error}."
@@ -227,6 +235,12 @@ class ZooKeeperServer:
         cast(IO[bytes], process.stdin).close()
         process.wait()
         cast(IO[bytes], process.stdout).close()
+
+
+def _escaped(value: str) -> str:
+    """A value as Java reads it from a file of properties: ASCII, all else by its UTF-16 code."""
+    codes = memoryview(value.encode("utf-16-le", "surrogatepass")).cast("H")
+    return "".join(chr(c) if 0x20 <= c < 0x7F and chr(c) != "\\" else f"\\u{c:04x}" for c in codes)
 
 
 def _free_port() -> int:

@@ -28,7 +28,7 @@ from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.members import Member
 from understudy.runtime.coordination.reports import written
-from understudy.runtime.durable import sync
+from understudy.runtime.durable import leave_mark
 from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.intake import Intake, now_us
@@ -155,8 +155,7 @@ class Gateway:
     def _mark_finished(self) -> None:
         mark = finished_file(self._settings.path)
         try:
-            mark.touch()
-            sync(mark.parent)
+            leave_mark(mark)
         except OSError as problem:
             raise EnvironmentFailed(
                 f"Everything is delivered, but the mark {mark} cannot be made: {problem}. Free or repair the "
