@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from understudy.cli import run as run_command
 from understudy.cli.picture import Figures, NodeLine
 from understudy.cli.view import LiveView, PlainView, view_for
 
@@ -97,3 +100,19 @@ def test_a_live_view_of_a_partitioned_flow_has_room_for_the_copies() -> None:
 def test_a_plain_view_tells_which_copies_a_node_holds(capsys: pytest.CaptureFixture[str]) -> None:
     PlainView().show(3, [HOLDER], FIGURES)
     assert "node-12.1001: 1 of 4 STDBY with sessions 0 3*, stats 0 3*~  (epoch 3)" in capsys.readouterr().out
+
+
+def test_a_gateway_that_is_away_is_said_to_be_and_ages_what_it_last_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, said, ages = SimpleNamespace(now_s=0.0), [], []
+    monkeypatch.setattr(run_command, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    view: Any = SimpleNamespace(say=said.append, show=lambda _e, _n, figures: ages.append(figures.age_s))
+    run: Any = SimpleNamespace(children={}, setbacks={})
+    connected: Any = SimpleNamespace(session=SimpleNamespace(connected=True))
+    shown = run_command._Shown(run, view, connected)
+    first, later = {"at_us": 1, "epoch": 1}, {"at_us": 2, "epoch": 1}
+    for clock.now_s, answer in ((0.0, first), (2.0, None), (4.0, None), (9.0, None), (10.0, later)):
+        shown.update(answer)
+    assert ages == [0.0, 0.0, 4.0, 9.0, 0.0]
+    assert said == ["the gateway does not answer", "the gateway answers again"]

@@ -147,3 +147,11 @@ def test_sources_that_have_to_wait_are_named() -> None:
     assert "back pressure" not in figures({}, STATUS).sentence
     drawn = figures({}, {**STATUS, "waiting_for_room": ["packets", "rules"]}).sentence
     assert drawn.endswith("buffered 1.0 MB; back pressure on packets, rules")
+
+
+def test_figures_of_a_gateway_that_is_away_say_how_old_they_are() -> None:
+    earlier = {**STATUS, "at_us": STATUS["at_us"] - 1_000_000}
+    old = figures(earlier, STATUS, 12.0)
+    assert (old.rows_in_per_s, old.rows_out_per_s) == (None, None)
+    assert old.last_output_s == STATUS["last_output_s"] + 12.0
+    assert old.sentence.endswith("; the gateway has not answered for 12 s")

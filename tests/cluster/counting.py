@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import textwrap
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Self
 
 import understudy as us
 from understudy.runtime.client import Client
@@ -110,3 +112,35 @@ def push_all(address: str, pushes: Iterable[int], pushed: threading.Semaphore) -
             )
             pushed.release()
         client.close_source("numbers")
+
+
+class Flowing:
+    """Rows that flow into a run, 1,000 a second, for as long as the block takes. Then the source ends."""
+
+    def __init__(self, address: str) -> None:
+        self._enough = threading.Event()
+        self._pushed = threading.Semaphore(0)
+        arguments = (address, self._as_time_goes_by(), self._pushed)
+        self._pushing = threading.Thread(target=push_all, args=arguments, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._pushing.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self._pushing.join(timeout=60)
+        assert not self._pushing.is_alive()
+
+    def _as_time_goes_by(self) -> Iterator[int]:
+        for push in itertools.count():
+            yield push
+            if self._enough.wait(PUSH_ROWS / 1_000):
+                return
+
+    def account(self) -> tuple[int, int]:
+        """What the output must account for, once the block has ended."""
+        rows = 0
+        while self._pushed.acquire(blocking=False):
+            rows += PUSH_ROWS
+        return rows, rows * (rows - 1) // 2

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from counting import BASE, PUSH_ROWS, PUSHED, account, generated, push_all
+from counting import BASE, PUSH_ROWS, PUSHED, Flowing, account, generated, push_all
 from pyarrow import flight
 
 import understudy as us
@@ -39,20 +37,28 @@ def sends(status: dict[str, Any]) -> bool:
     return bool(senders) and None not in senders
 
 
+def flowing(trial: Trial, replicas: int = 2) -> Flowing:
+    """Rows for a run, once its replicas are seated."""
+    status = trial.wait("its replicas", lambda s: sends(s) and len(s["seats"]) == replicas)
+    return Flowing(status["gateway"]["flight"])
+
+
 def test_the_survivor_dies_as_soon_as_a_newcomer_has_its_state(start: Any, tmp_path: Path) -> None:
-    rows, history = 300_000, tmp_path / "run" / "history"
-    trial: Trial = start(generated(rows, rows_per_s=10_000), standby=1)
-    trial.wait_running()
-    survivor, newcomer = trial.process_in("holder"), trial.process_in("standby")
-    trial.kill("sender")
-    trial.wait(
-        "a newcomer that has its state",
-        lambda _: '"kind":"installed"' in "".join(p.read_text() for p in history.glob(f"{newcomer}.*")),
-    )
-    # Its engine has done nothing yet, so it is not active.
-    trial.kill(survivor)
+    history = tmp_path / "run" / "history"
+    trial: Trial = start(PUSHED, standby=1)
+    with flowing(trial) as rows:
+        trial.wait_running()
+        survivor, newcomer = trial.process_in("holder"), trial.process_in("standby")
+        trial.kill("sender")
+        trial.wait(
+            "a newcomer that has its state",
+            lambda _: '"kind":"installed"' in "".join(p.read_text() for p in history.glob(f"{newcomer}.*")),
+        )
+        # Its engine has done nothing yet, so it is not active.
+        trial.kill(survivor)
+        trial.wait_decided()
     trial.wait_finished()
-    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
+    assert account(tmp_path) == rows.account()
     assert_history_is_clean(tmp_path)
 
 
@@ -77,70 +83,55 @@ def test_two_of_three_replicas_die_at_the_same_instant_and_nothing_is_lost(
 def test_a_replica_that_loses_only_its_java_is_dead_like_any_other(
     start: Any, tmp_path: Path, number: signal.Signals
 ) -> None:
-    rows = 250_000
-    trial: Trial = start(generated(rows, rows_per_s=10_000))
-    trial.wait_running()
-    node = psutil.Process(trial.run.pid(trial.process_in("sender")))
-    java = next(child for child in node.children(recursive=True) if "java" in child.name())
-    java.send_signal(number)
-    trial.wait("a death", lambda s: any(seat["status"] == "DEAD" for seat in s["seats"].values()))
+    trial: Trial = start(PUSHED)
+    with flowing(trial) as rows:
+        trial.wait_running()
+        node = psutil.Process(trial.run.pid(trial.process_in("sender")))
+        java = next(child for child in node.children(recursive=True) if "java" in child.name())
+        java.send_signal(number)
+        trial.wait("a death", lambda s: any(seat["status"] == "DEAD" for seat in s["seats"].values()))
     trial.wait_finished()
-    assert not java.is_running()
-    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
+    # The run is over without it; a node that fails has some seconds to end.
+    java.wait(timeout=30)
+    assert account(tmp_path) == rows.account()
     assert_history_is_clean(tmp_path)
 
 
 def test_a_replica_moves_to_a_standby_and_back_while_rows_flow(
     start: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows, folder = 450_000, str(tmp_path / "run")
-    trial: Trial = start(generated(rows, rows_per_s=10_000), standby=1)
-    trial.wait_running()
-    emptied, taking = trial.process_in("primary"), trial.process_in("standby")
-    assert main(["drain", emptied, folder]) == 0
-    assert trial.process_in("primary") == taking
-    assert main(["drain", emptied, folder, "--undo"]) == 0
-    assert main(["move", "counts/0:0", emptied, folder]) == 0
-    assert "a copy of the whole flow" in capsys.readouterr().out
-    assert trial.process_in("primary") == emptied
+    folder = str(tmp_path / "run")
+    trial: Trial = start(PUSHED, standby=1)
+    with flowing(trial) as rows:
+        trial.wait_running()
+        emptied, taking = trial.process_in("primary"), trial.process_in("standby")
+        assert main(["drain", emptied, folder]) == 0
+        assert trial.process_in("primary") == taking
+        assert main(["drain", emptied, folder, "--undo"]) == 0
+        assert main(["move", "counts/0:0", emptied, folder]) == 0
+        assert "a copy of the whole flow" in capsys.readouterr().out
+        assert trial.process_in("primary") == emptied
     trial.wait_finished()
-    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
+    assert account(tmp_path) == rows.account()
     assert_history_is_clean(tmp_path)
-
-
-def as_time_goes_by(enough: threading.Event) -> Iterator[int]:
-    """The numbers of pushes, each when its rows are due, until there are enough."""
-    for push in itertools.count():
-        yield push
-        if enough.wait(PUSH_ROWS / 1_000):
-            return
 
 
 def test_a_stopped_sender_is_fenced_and_comes_back_as_a_standby(start: Any, tmp_path: Path) -> None:
     trial: Trial = start(PUSHED)
-    status = trial.wait("two replicas", lambda s: sends(s) and len(s["seats"]) == 2)
-    enough, pushed = threading.Event(), threading.Semaphore(0)
-    arguments = (status["gateway"]["flight"], as_time_goes_by(enough), pushed)
-    pushing = threading.Thread(target=push_all, args=arguments, daemon=True)
-    pushing.start()
-    trial.wait_running()
-    stopped = trial.kill("sender", signal.SIGSTOP)
-    trial.wait_decided()
-    trial.kill(stopped, signal.SIGCONT)
-    status = trial.wait(
-        "the return of the stopped node", lambda s: any(x["status"] == "STDBY" for x in s["seats"].values())
-    )
-    returned = next(seat["node"] for seat in status["seats"].values() if seat["status"] == "STDBY")
-    assert returned == f"{stopped}.1", "it is the same process, without the state it had"
-    trial.wait_running()
-    enough.set()
-    pushing.join(timeout=60)
-    assert not pushing.is_alive()
+    with flowing(trial) as rows:
+        trial.wait_running()
+        stopped = trial.kill("sender", signal.SIGSTOP)
+        trial.wait_decided()
+        trial.kill(stopped, signal.SIGCONT)
+        status = trial.wait(
+            "the return of the stopped node",
+            lambda s: any(x["status"] == "STDBY" for x in s["seats"].values()),
+        )
+        returned = next(seat["node"] for seat in status["seats"].values() if seat["status"] == "STDBY")
+        assert returned == f"{stopped}.1", "it is the same process, without the state it had"
+        trial.wait_running()
     trial.wait_finished()
-    rows = 0
-    while pushed.acquire(blocking=False):
-        rows += PUSH_ROWS
-    assert account(tmp_path) == (rows, rows * (rows - 1) // 2)
+    assert account(tmp_path) == rows.account()
     assert_history_is_clean(tmp_path)
 
 

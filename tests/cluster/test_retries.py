@@ -5,9 +5,11 @@ These runs have no nodes, so no Spark: what matters is that the run goes on, wit
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,9 +24,9 @@ from understudy.flow.policy import policy_named
 from understudy.runtime import pulse
 from understudy.runtime.client import Client
 from understudy.runtime.coordination.server import ZooKeeperServer
-from understudy.runtime.local import LocalRun
+from understudy.runtime.local import WORKED_S, Child, LocalRun
 from understudy.runtime.process import failure_file, finished_file, ready_file
-from understudy.runtime.pulse import pulse_file
+from understudy.runtime.pulse import Pulse, pulse_file
 from understudy.runtime.settings import RunSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -84,6 +86,25 @@ def test_a_gateway_that_cannot_come_up_again_is_tried_until_it_can(
     assert run.setbacks == {}
 
 
+@pytest.mark.parametrize(
+    ("came_up", "age_s", "failures"), [(True, WORKED_S + 1, 1), (False, WORKED_S + 1, 4), (True, 1.0, 4)]
+)
+def test_a_process_that_worked_for_long_fails_for_the_first_time(
+    run: LocalRun, came_up: bool, age_s: float, failures: int
+) -> None:
+    ready, failed = ready_file(run.settings.path, "gateway"), subprocess.Popen(["false"])
+    failed.wait()
+    if came_up:
+        ready.parent.mkdir(parents=True)
+        ready.touch()
+    beats = Pulse(pulse_file(run.settings.path, "gateway"))
+    child = Child("gateway", [], failed, beats, started_at=time.monotonic() - age_s, failures=3)
+    run._children["gateway"] = child
+    run._begun = True
+    run.check()
+    assert child.failures == failures
+
+
 def test_a_gateway_that_dies_while_an_outside_zookeeper_is_away_comes_up_when_that_is_back(
     run: LocalRun, server: ZooKeeperServer
 ) -> None:
@@ -138,24 +159,52 @@ def test_a_process_that_cannot_even_be_started_is_named_at_first_and_tried_later
     assert not run.setbacks
 
 
-def test_a_zookeeper_of_the_runs_own_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[LocalRun]:
+    """A run on a ZooKeeper of its own, that has begun."""
     flow = str(write_flow(tmp_path, PUSHED))
     settings = RunSettings("retried", flow, str(tmp_path / "run"), "", policy=policy_named("none"))
     with LocalRun.on_own_zookeeper(settings, nodes=0) as run:
         run.start()
         look_until(run, ready_file(run.settings.path, "gateway").exists)
         run.check()
-        assert run.zookeeper is not None
-        with socket.socket() as in_the_way:
-            in_the_way.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            run.zookeeper.kill()
-            in_the_way.bind(("127.0.0.1", run.zookeeper.port))
-            in_the_way.listen()
-            look_until(run, lambda: "zookeeper" in run.setbacks)
-            assert "ZooKeeper cannot listen" in run.setbacks["zookeeper"].text
-            assert run.children["gateway"].running
-        look_until(run, lambda: "zookeeper" not in run.setbacks)
-        assert run.zookeeper.running
+        yield run
+
+
+def test_a_zookeeper_of_the_runs_own_that_cannot_start_again_is_tried_until_it_can(own: LocalRun) -> None:
+    assert own.zookeeper is not None
+    with socket.socket() as in_the_way:
+        in_the_way.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        own.zookeeper.kill()
+        in_the_way.bind(("127.0.0.1", own.zookeeper.port))
+        in_the_way.listen()
+        look_until(own, lambda: "zookeeper" in own.setbacks)
+        assert "ZooKeeper cannot listen" in own.setbacks["zookeeper"].text
+        assert own.children["gateway"].running
+    look_until(own, lambda: "zookeeper" not in own.setbacks)
+    assert own.zookeeper.running
+    own.zookeeper.kill()
+    own.zookeeper.log.unlink()
+    own.zookeeper.log.mkdir()
+    look_until(own, lambda: "zookeeper" in own.setbacks)
+    assert "ZooKeeper cannot be started: " in own.setbacks["zookeeper"].text
+    own.zookeeper.log.rmdir()
+    look_until(own, lambda: "zookeeper" not in own.setbacks)
+
+
+def test_a_zookeeper_of_the_runs_own_that_stands_still_is_ended_and_started_again(
+    own: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own.zookeeper is not None
+    frozen = own.zookeeper.pid
+    assert frozen is not None
+    look_until(own, pulse_file(own.settings.path, "zookeeper").exists)
+    os.kill(frozen, signal.SIGSTOP)
+    monkeypatch.setattr(pulse, "STILL_LOOKS", 3)
+    look_until(own, lambda: own.zookeeper is not None and own.zookeeper.pid != frozen)
+    monkeypatch.undo()
+    assert own.zookeeper.answers
+    assert own.children["gateway"].incarnation == 1
 
 
 def test_a_gateway_whose_log_is_gone_comes_up_when_it_is_put_back(run: LocalRun, tmp_path: Path) -> None:

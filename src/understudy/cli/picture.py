@@ -66,6 +66,8 @@ class Figures:
     held_back: tuple[str, ...] = ()
     #: Whether rows are counted only since the gateway was started again.
     counted_anew: bool = False
+    #: For how long the gateway has not answered: the figures are that old.
+    age_s: float = 0.0
 
     @property
     def buffered_mb(self) -> str:
@@ -92,7 +94,9 @@ class Figures:
     def remarks(self) -> str:
         """What must be said to understand the figures, to be written behind them."""
         held_back = f"; back pressure on {', '.join(self.held_back)}" if self.held_back else ""
-        return held_back + ("; counted since the gateway was started again" if self.counted_anew else "")
+        anew = "; counted since the gateway was started again" if self.counted_anew else ""
+        old = f"; the gateway has not answered for {self.age_s:.0f} s" if self.age_s else ""
+        return held_back + anew + old
 
 
 def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[NodeLine]:
@@ -203,28 +207,33 @@ def _idle(drained: bool) -> str:
     return "drained" if drained else "STDBY (ready)"
 
 
-def figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> Figures:
-    """The figures of a status, with rates since an earlier one."""
+def figures(before: Mapping[str, Any], now: Mapping[str, Any], age_s: float = 0.0) -> Figures:
+    """The figures of a status, with rates since an earlier one.
+
+    `age_s` is for how long the gateway has been away, 0 if it is not.
+    """
     passed_s = (now.get("at_us", 0) - before.get("at_us", 0)) / 1e6 if before else 0.0
 
     def rate(then: int | None, current: int | None) -> float | None:
         # A gateway or node that started again counts from nothing.
-        if then is None or current is None or passed_s <= 0 or current < then:
+        if then is None or current is None or passed_s <= 0 or current < then or age_s:
             return None
         return (current - then) / passed_s
 
+    last_s = now.get("last_output_s")
     return Figures(
         rows_in=_rows_in(now),
         rows_in_per_s=rate(_rows_in(before), _rows_in(now)),
         rows_out=now.get("rows_out") or 0,
         rows_out_per_s=rate(before.get("rows_out"), now.get("rows_out")),
-        latency_ms=now.get("latency_ms") if now.get("last_output_s") is not None else None,
-        last_output_s=now.get("last_output_s"),
+        latency_ms=now.get("latency_ms") if last_s is not None else None,
+        last_output_s=None if last_s is None else last_s + age_s,
         late=sum(now.get("late", {}).values()),
         buffered_buckets=now.get("buffered_buckets", 0),
         buffered_bytes=now.get("buffered_bytes", 0),
         held_back=tuple(now.get("waiting_for_room", ())),
         counted_anew=now.get("began_again", False),
+        age_s=age_s,
     )
 
 

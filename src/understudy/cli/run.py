@@ -184,7 +184,8 @@ class _Shown:
         # While the gateway is away, what it last said is the best that is known.
         before, now = (self._recent[0], self._recent[-1]) if self._recent else ({}, {})
         running = {name: child.running for name, child in self._run.children.items() if name != "gateway"}
-        self._view.show(now.get("epoch", 0), node_lines(now, running), figures(before, now))
+        flow = figures(before, now, self._gateway.away_s)
+        self._view.show(now.get("epoch", 0), node_lines(now, running), flow)
 
     def _tell_restarts(self) -> None:
         for name, child in self._run.children.items():
@@ -214,6 +215,11 @@ class _Presence:
         self._back = back
         self._seen_s = time.monotonic()
         self._said_away = False
+
+    @property
+    def away_s(self) -> float:
+        """For how long it has not answered, once that was said."""
+        return time.monotonic() - self._seen_s if self._said_away else 0.0
 
     def note(self, present: bool) -> None:
         if present:

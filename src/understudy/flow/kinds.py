@@ -55,6 +55,14 @@ class Reader(ABC):
         the source does not count as silent. Raise `RowError` or `UserError` if the source cannot go on.
         """
 
+    def finish(self) -> bool:
+        """A client has closed the source: nothing is added any more to what it reads. Called once, between
+        two reads, and again in another life of the gateway.
+
+        False, as here, if the source ends with the next batch without rows; True if with one that says so.
+        """
+        return False
+
     def close(self) -> None:  # noqa: B027 - most readers have nothing to close
         """The source has ended, or the gateway ends in order. Not called after a crash or a failure."""
 

@@ -109,7 +109,11 @@ class Client:
         return Pushed(sequence, table.num_rows, int(answer.head["late"]), bool(answer.head["duplicate"]))
 
     def close_source(self, source: str) -> None:
-        """Say that no more rows of this source will come: everything of it is sealed."""
+        """Say that no more rows of this source will come: everything of it is sealed.
+
+        Of a source that fetches its rows itself, what is there is read first. That may go on after this
+        returns.
+        """
         self._source(source)
         self._exchange(
             Frame({"kind": "close", "source": source}),

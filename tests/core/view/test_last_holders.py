@@ -44,6 +44,16 @@ def test_the_last_holder_that_leaves_is_given_time_to_come_back(replicas: int) -
     assert seat_of(made, Copy(F, 0)) == ("a", ACTIVE)
 
 
+def test_nobody_is_seated_to_learn_from_a_last_holder_that_is_missed() -> None:
+    made = single(2)
+    made.handle(MembersLeft(("b",)))
+    made.handle(MembersLeft(("a",)))
+    assert views(made.handle(MemberJoined("c", 9))) == []
+    assert seat_of(made, Copy(F, 1)) == ("b", DEAD)
+    made.handle(MemberJoined("a", 10))
+    assert seat_of(made, Copy(F, 1)) == ("c", STDBY)
+
+
 def test_a_last_holder_that_does_not_come_back_is_buried_and_the_flow_is_lost_for_good() -> None:
     made = single(1)
     made.handle(MembersLeft(("a",)))

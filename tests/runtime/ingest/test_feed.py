@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -358,19 +358,65 @@ def test_a_reader_without_rows_is_not_asked_in_a_tight_loop(tmp_path: Path) -> N
     assert [feed.step(1_000_000) for _ in range(3)] == [1_010_000, 1_010_000, 0]
 
 
-def test_a_source_that_a_client_closes_while_it_is_read_ends_without_these_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def left_of(ingest: Ingest, feed: Feed) -> list[int]:
+    """The ids of the rows that a closed source still had."""
+    feed.finish()
+    while feed.step(0) is not None:
+        pass
+    assert ingest.closed("s")
+    return [row["id"] for row in rows_of(ingest.take())]
+
+
+def test_a_source_that_a_client_closes_ends_behind_the_rows_that_are_there(tmp_path: Path) -> None:
+    script = (*(us.Batch([row(n)], n) for n in range(3)), us.Batch(), us.Batch([row(9)], 9))
+    ingest, feed, _ = started(Script(script), tmp_path)
+    assert feed.step(0) == 0
+    assert left_of(ingest, feed) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_a_followed_folder_that_is_closed_before_it_was_read_is_read_to_its_end(
+    tmp_path: Path, form: str
 ) -> None:
-    ingest, feed, _ = started(Script((us.Batch([row(1)], 1),)), tmp_path)
-    read = feed._reader.read
+    folder = tmp_path / "in"
+    written(folder, form, files=3, rows=5)
+    last = folder / f"part-002.{form}"
+    if form != "parquet":
+        last.write_text(last.read_text().rstrip("\n"))
+    ingest, feed, _ = started(us.Files(folder, SCHEMA, format=form, follow=True), tmp_path)
+    assert left_of(ingest, feed) == list(range(15))
 
-    def closed_meanwhile(now_us: int) -> us.Batch:
-        ingest.close_source("s")
-        return read(now_us)
 
-    monkeypatch.setattr(feed._reader, "read", closed_meanwhile)
-    assert feed.step(0) is None
-    assert ingest.last("s", "reader") is None
+def test_a_parquet_file_that_is_being_written_when_its_source_is_closed_is_waited_for(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    written(folder, "parquet", files=2, rows=5)
+    half = folder / "part-001.parquet"
+    whole = half.read_bytes()
+    half.write_bytes(whole[:-1])
+    ingest, feed, _ = started(us.Files(folder, SCHEMA, format="parquet", follow=True), tmp_path)
+    feed.finish()
+    for _ in range(5):
+        assert feed.step(0) is not None
+    half.write_bytes(whole)
+    assert left_of(ingest, feed) == list(range(10))
+
+
+def test_a_generator_ends_where_it_is_closed(tmp_path: Path) -> None:
+    ingest, feed, _ = started(us.Generator(SCHEMA, generate, rows_per_s=1e6), tmp_path)
+    feed.step(0)
+    taken = ingest.rows_taken
+    assert len(left_of(ingest, feed)) == taken
+
+
+def test_a_reader_that_rests_for_long_hears_at_once_that_its_source_is_closed(tmp_path: Path) -> None:
+    script = (us.Batch(again_us=3_600_000_000), us.Batch([row(1)], 1), us.Batch())
+    ingest, feed, _ = started(Script(script), tmp_path)
+    running = Thread(target=run_feed, args=(feed, lambda: True, lambda: 0, Event()), daemon=True)
+    running.start()
+    feed.finish()
+    running.join(timeout=30)
+    assert not running.is_alive()
+    assert ingest.rows_taken == 1
 
 
 def test_a_reader_is_closed_when_its_source_ends(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from understudy.core.bucket import BucketId
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
+from understudy.runtime.durable import leave_mark
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.feed import Feed, open_feed, run_feed
 from understudy.runtime.ingest.ingest import Ingest
@@ -64,6 +65,7 @@ class Intake:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._flow = flow
+        self._folder = folder
         self._on_sealed = on_sealed
         self._on_failure = on_failure
         self._ingest = Ingest(flow, folder / "log")
@@ -88,6 +90,9 @@ class Intake:
         log.info("recovered %d sealed buckets from the log", len(recovered))
         opened = {name: open_feed(self._ingest, source) for name, source in self._flow.sources.items()}
         self._feeds = {name: feed for name, feed in opened.items() if feed is not None}
+        for name, feed in self._feeds.items():
+            if self._closing_mark(name).exists():
+                feed.finish()
         return recovered
 
     def require_through(self, delivered: Mapping[str, BucketId]) -> None:
@@ -272,12 +277,21 @@ class Intake:
         return Frame({"kind": "accepted", **answered, "duplicate": duplicate, "late": late})
 
     def close_source(self, name: str) -> None:
-        """A client says that no more rows of this source will come."""
+        """A client says that no more rows of this source will come. A reader reads what is there, first."""
         if name not in self._flow.sources:
             raise PeerError(f"there is no source {name!r}")
+        feed = self._feeds.get(name)
+        if feed is not None:
+            leave_mark(self._closing_mark(name))
+            feed.finish()
+            return
         self._ingest.close_source(name)
         self._ingest.commit()
         self._sealed.set()
+
+    def _closing_mark(self, source: str) -> Path:
+        """What shows that a client has closed a source whose reader may still have rows."""
+        return self._folder / "closing" / source
 
 
 class _ClientSession:

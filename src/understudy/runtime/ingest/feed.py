@@ -23,6 +23,8 @@ from understudy.runtime.ingest.rows import to_table
 CLIENT = "reader"
 #: A reader without rows is not asked again before this.
 _PAUSE_US_MIN = 10_000
+#: How soon a feed that rests notices that its source is closed.
+_NAP_S = 0.2
 
 
 def open_feed(ingest: Ingest, source: Source) -> Feed | None:
@@ -41,6 +43,18 @@ class Feed:
         self._source = source
         self._reader = reader
         self._sequence = sequence
+        self._to_finish = Event()
+        #: Whether the source ends with the next batch without rows.
+        self._ends_when_empty = False
+
+    def finish(self) -> None:
+        """A client says that no more rows will come: end behind those that are there. From any thread."""
+        self._to_finish.set()
+
+    @property
+    def to_finish(self) -> bool:
+        """Whether its reader is still to be told that the source is closed."""
+        return self._to_finish.is_set()
 
     def step(self, now_us: int) -> int | None:
         """Read once; push and commit the rows, if there are any.
@@ -52,18 +66,16 @@ class Feed:
         if self._ingest.closed(name):
             return None
         with blamed(f"source {self._source.name!r}: its reader failed"):
+            if self.to_finish:
+                self._to_finish.clear()
+                self._ends_when_empty = not self._reader.finish()
             batch = self._reader.read(now_us)
-        try:
-            rows = self._push(batch, now_us)
-        except UserError:
-            if self._ingest.closed(name):
-                # A client closed it while it was read.
-                return None
-            raise
-        if batch.ended:
+        rows = self._push(batch, now_us)
+        ended = batch.ended or (self._ends_when_empty and not rows)
+        if ended:
             self._ingest.close_source(name)
         self._ingest.commit()
-        if batch.ended:
+        if ended:
             return None
         return batch.again_us if rows else max(batch.again_us, now_us + _PAUSE_US_MIN)
 
@@ -107,5 +119,7 @@ def run_feed(
             due_us = feed.step(clock_us())
         if due_us is None:
             break
-        stop.wait(max(0, due_us - clock_us()) / 1e6)
+        rest_s = (due_us - clock_us()) / 1e6
+        while rest_s > 0 and not feed.to_finish and not stop.wait(min(rest_s, _NAP_S)):
+            rest_s -= _NAP_S
     feed.close()

@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 class Files(SourceKind):
     """Rows from the file `path`, or from the files of the folder `path` in the order of their names.
 
-    With `follow`, the source goes on when the last file grows or a file with a greater name appears; without
-    it, the source ends with the last file. Names that start with "." or "_" are skipped. A csv file has a
-    header line; an empty field is null, except in a string column. With `follow`, a Parquet file that is
-    still being written holds back the files behind it until it is complete.
+    With `follow`, the source goes on when the last file grows or a file with a greater name appears, until a
+    client closes it; without it, the source ends with the last file. Names that start with "." or "_" are
+    skipped. A csv file has a header line; an empty field is null, except in a string column. With `follow`, a
+    Parquet file that is still being written holds back the files behind it until it is complete.
     """
 
     path: str | Path
@@ -81,13 +81,22 @@ class FilesReader(Reader):
         self._path = Path(kind.path)
         self._cursor = Cursor(**position) if position else None
         self._incomplete: _Incomplete | None = None
+        #: Whether files may still grow, and others appear.
+        self._grows = kind.follow
+        #: Whether the last look came upon a file that is still being written.
+        self._waits = False
 
     def read(self, now_us: int) -> Batch:
+        self._waits = False
         block = self._next_block()
         if block is None:
-            return Batch(again_us=now_us + _POLL_US, ended=not self._kind.follow)
+            return Batch(again_us=now_us + _POLL_US, ended=not self._grows and not self._waits)
         self._cursor = block.cursor
         return Batch(block.table, asdict(block.cursor), now_us)
+
+    def finish(self) -> bool:
+        self._grows = False
+        return True
 
     def _next_block(self) -> Block | None:
         files = self._files()
@@ -97,13 +106,14 @@ class FilesReader(Reader):
         for index, name in enumerate(names):
             same = self._cursor is not None and self._cursor.file == name
             cursor = self._cursor if same and self._cursor else Cursor(name)
-            complete = not self._kind.follow or index < len(names) - 1
+            complete = not self._grows or index < len(names) - 1
             try:
                 block = next_block(self._source, self._kind.format, files[name], cursor, complete=complete)
             except NotParquet as problem:
                 if not self._kind.follow:
                     raise
                 self._wait_for(files[name], problem)
+                self._waits = True
                 return None
             if block is not None:
                 return block

@@ -63,8 +63,11 @@ class GeneratorReader(Reader):
         self._kind = kind
         self._origin_us: int | None = position["origin_us"] if position else None
         self._next = int(position["next"]) if position else 0
+        self._closed = False
 
     def read(self, now_us: int) -> Batch:
+        if self._closed:
+            return Batch(ended=True)
         if self._origin_us is None:
             self._origin_us = now_us
         due = int((now_us - self._origin_us) * self._kind.rows_per_s / 1e6) + 1
@@ -80,6 +83,11 @@ class GeneratorReader(Reader):
             again_us = max(now_us + _PERIOD_US, int(self._times(self._next, 1)[0]))
         position = {"origin_us": self._origin_us, "next": self._next}
         return Batch(rows, position, again_us, ended=self._next == self._kind.rows)
+
+    def finish(self) -> bool:
+        # There is always more.
+        self._closed = True
+        return True
 
     def _generated(self, first: int, count: int) -> dict[str, Any]:
         where = f"source {self._source.name!r}: its generator, asked for {count} rows from {first} on,"
