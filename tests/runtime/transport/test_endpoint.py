@@ -336,3 +336,35 @@ def test_a_process_may_end_while_it_sends() -> None:
     """What Flight's threads still hold must not keep it."""
     ended = subprocess.run([sys.executable, "-c", ENDS_WHILE_SENDING], check=False, timeout=30)
     assert ended.returncode == 0
+
+
+ENDS_CONNECTED = textwrap.dedent(
+    """
+    import atexit, queue, sys, threading
+    left = threading.Event()
+    # Registered first, so it comes last.
+    atexit.register(lambda: print("left" if left.wait(1) else "still inside"))
+    from understudy.runtime.transport.endpoint import connect
+
+    def call():
+        nothing = lambda _: None
+        connect(sys.argv[1], "talk", {}, on_open=opened.put, on_frame=nothing, on_closed=nothing)
+        left.set()
+
+    opened = queue.Queue()
+    threading.Thread(target=call, daemon=True).start()
+    opened.get()
+    """
+)
+
+
+def test_a_process_that_ends_connected_leaves_flight_first(server: Server) -> None:
+    """A thread that comes back from Flight while Python shuts down aborts the process, now and then."""
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS_CONNECTED, server.endpoint.address],
+        check=True,
+        timeout=30,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout == "left\n"

@@ -20,6 +20,7 @@ from pyarrow import flight
 from understudy.core.errors import Fenced, PeerError
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.transport.channel import BEAT_S, SILENCE_S, Channel
+from understudy.runtime.transport.leaving import OPEN
 from understudy.runtime.transport.wire import BODIES, Frame, hello_bytes, hello_of
 
 log = logging.getLogger(__name__)
@@ -182,12 +183,18 @@ def connect(
     `on_open` is called once the server has let us in. Raises `Fenced` or `Refused` if it does not, and
     `ConnectionError` if it is not there or asks to try again.
     """
-    client = flight.connect(f"grpc://{address}")
     channel = Channel(
         f"{purpose} at {address}", on_frame, on_closed, epoch=epoch, beat_s=beat_s, silence_s=silence_s
     )
+    # What Flight made is freed when the inner call returns, and freeing it is still a call into Flight.
+    with OPEN.entered(channel):
+        _connect(address, hello_bytes(purpose, facts), channel, on_open)
+
+
+def _connect(address: str, hello: bytes, channel: Channel, on_open: Callable[[Channel], None]) -> None:
+    client = flight.connect(f"grpc://{address}")
     try:
-        descriptor = flight.FlightDescriptor.for_command(hello_bytes(purpose, facts))
+        descriptor = flight.FlightDescriptor.for_command(hello)
         try:
             writer, reader = client.do_exchange(descriptor)
         except (pa.ArrowException, OSError) as error:
@@ -203,6 +210,9 @@ def connect(
 
 
 def _run_channel(channel: Channel, writer: Any, reader: Any, on_open: Callable[[Channel], None]) -> None:
+    channel.cancel = reader.cancel
+    if channel.closed:
+        raise ConnectionError("this process ends")
     try:
         writer.begin(BODIES)
         # The server writes its first beat once it has let us in: nothing is ours before that.
@@ -219,7 +229,6 @@ def _run_channel(channel: Channel, writer: Any, reader: Any, on_open: Callable[[
         raise Refused(_reason(error)) from None
     except (StopIteration, pa.ArrowException, OSError) as error:
         raise ConnectionError(_reason(error)) from None
-    channel.cancel = reader.cancel
     writing = threading.Thread(target=channel.write_until_closed, args=(writer,), daemon=True)
     watching = threading.Thread(target=_watch, args=(channel,), daemon=True)
     on_open(channel)
