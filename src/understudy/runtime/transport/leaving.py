@@ -2,8 +2,8 @@
 
 A thread that comes back from Flight while Python shuts down is ended by unwinding its stack, and C++ answers
 that by aborting the process ("terminate called without an active exception"). So at exit every connection
-that this process has opened is closed, and waited for until its threads are out of Flight. A connection that a
-peer holds there by not answering is waited for `LEAVE_S` at most.
+that this process has opened is closed, and waited for until its threads are out of Flight. A connection that
+a peer holds there by not answering is waited for `LEAVE_S` at most.
 """
 
 from __future__ import annotations
