@@ -1,4 +1,4 @@
-"""A command that is killed leaves no process behind, whenever that happens."""
+"""A command that ends leaves no process behind, whenever it is killed, and says why if the flow is lost."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from counting import PUSHED, write_flow
+
+from understudy.cli.main import main
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -106,6 +108,11 @@ def test_an_owner_that_is_killed_takes_its_gateway_and_zookeeper_along(
     assert study.left_after(signal.SIGKILL) == []
 
 
+def run_once(flow: Path, folder: Path) -> list[str]:
+    command = ["-m", "understudy.cli.main", "run", str(flow), "--folder", str(folder), "--plain"]
+    return [*command, "--policy", "none", "--heap", "512"]
+
+
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
@@ -120,11 +127,8 @@ def test_an_owner_that_is_killed_takes_its_gateway_and_zookeeper_along(
 def test_a_run_that_is_killed_leaves_nothing(
     owner: Callable[..., Owner], tmp_path: Path, moment: str, number: signal.Signals
 ) -> None:
-    flow, folder = write_flow(tmp_path, PUSHED), tmp_path / "run"
-    run = owner(
-        *["-m", "understudy.cli.main", "run", str(flow), "--folder", str(folder), "--plain"],
-        *["--policy", "none", "--heap", "512"],
-    )
+    folder = tmp_path / "run"
+    run = owner(*run_once(write_flow(tmp_path, PUSHED), folder))
     match moment:
         case "ZooKeeper starts":
             until(lambda: any("ZooKeeperServerMain" in line for line in run.commands()))
@@ -136,3 +140,23 @@ def test_a_run_that_is_killed_leaves_nothing(
         run.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
     assert run.left_after(number) == []
+
+
+def test_a_flow_that_was_lost_is_still_said_to_be_when_its_run_has_ended(
+    owner: Callable[..., Owner], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    run = owner(*run_once(write_flow(tmp_path, PUSHED), folder))
+    until(lambda: "ACTIVE" in status(folder, capsys))
+    assert main(["kill", "node-1", str(folder)]) == 0
+    said, _ = run.process.communicate(timeout=60)
+    assert "The flow is lost: counts/0: No copy holds the state any more" in said
+    assert run.process.returncode == 1
+    assert run.family() == []
+    assert "flow failed: counts/0: No copy holds the state any more" in status(folder, capsys)
+
+
+def status(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    main(["status", str(folder)])
+    said = capsys.readouterr()
+    return said.out + said.err

@@ -32,6 +32,7 @@ from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import require_free_port
 from understudy.runtime.gateway.process import FACT
 from understudy.runtime.local import LocalRun
+from understudy.runtime.process import leave_failure
 from understudy.runtime.process_tree import end_descendants
 from understudy.runtime.settings import RunSettings
 
@@ -134,6 +135,7 @@ def _looked_after(run: LocalRun, view: RunView, interruption: Interruption, seco
             shown.update(status)
             lost = status and status["lost"]
             if lost:
+                leave_failure(run.settings.path, "flow", lost)
                 view.say(f"The flow is lost: {lost.rstrip('.')}. Start it again in a new folder.")
                 return LOST
             if seconds is not None and time.monotonic() - began_s >= seconds:

@@ -57,8 +57,19 @@ def failure_file(folder: Path, name: str) -> Path:
     return folder / "failed" / f"{name}.txt"
 
 
+def leave_failure(folder: Path, name: str, why: str) -> None:
+    """Leave the sentence that says why a process, or the `flow`, failed, as far as the disk lets it."""
+    file = failure_file(folder, name)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # A name of a file that is not UTF-8 may be part of it.
+        file.write_text(why + "\n", errors="backslashreplace")
+    except OSError as trouble:
+        log.error("why %s failed could not be left in %s: %s", name, file.parent, trouble)  # noqa: TRY400
+
+
 def failures(folder: Path) -> dict[str, str]:
-    """Why processes of a run failed and have not begun again, by name."""
+    """Why processes of a run, or its `flow`, failed and have not begun again, by name."""
     files = sorted(failure_file(folder, "*").parent.glob("*.txt"))
     return {file.stem: file.read_text().strip() for file in files}
 
@@ -231,13 +242,7 @@ def _failed(name: str, settings: RunSettings, problem: BaseException) -> int:
         log.error("%s fails", name, exc_info=problem)
         last = "".join(traceback.format_exception_only(problem)).strip()
         text, code = f"{last} (see {settings.log_file(name)})", BUG_EXIT_CODE
-    try:
-        file = failure_file(settings.path, name)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # A name of a file that is not UTF-8 may be part of it.
-        file.write_text(text + "\n", errors="backslashreplace")
-    except OSError as trouble:
-        log.error("why it fails could not be left in %s: %s", settings.path / "failed", trouble)  # noqa: TRY400
+    leave_failure(settings.path, name, text)
     return code
 
 
