@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from disk_kit import DiskRecord
+from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.durable import leave_mark
 
 
@@ -16,4 +17,20 @@ def test_a_mark_is_on_disk_with_its_name_and_that_of_its_folder(
     disk = DiskRecord(tmp_path, monkeypatch)
     leave_mark(tmp_path / "closing" / "clicks")
     assert (tmp_path / "closing" / "clicks").exists()
-    assert disk.steps == ["sync closing", "sync ."]
+    assert disk.steps == ["sync .", "sync closing"]
+
+
+def test_a_mark_beside_others_asks_nothing_of_the_folder_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one may not even be readable."""
+    (tmp_path / "run").mkdir()
+    disk = DiskRecord(tmp_path, monkeypatch)
+    leave_mark(tmp_path / "run" / "finished")
+    assert disk.steps == ["sync run"]
+
+
+def test_a_mark_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "closing").touch()
+    with pytest.raises(EnvironmentFailed, match="closing/clicks cannot be made: "):
+        leave_mark(tmp_path / "closing" / "clicks")

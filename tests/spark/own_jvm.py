@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,9 @@ from understudy.engine.session import endpoint, session
 from understudy.engine.spark import SparkEngine
 
 if __name__ == "__main__":
-    spark = session(master="local[1]", heap_mb=512)
+    # Like a node, which starts Spark in a thread that ends.
+    with ThreadPoolExecutor() as starting:
+        spark = starting.submit(session, master="local[1]", heap_mb=512).result()
     (jvm,) = [child for child in psutil.Process().children() if "java" in child.name()]
     if sys.argv[1] == "wait":
         print(jvm.pid, flush=True)

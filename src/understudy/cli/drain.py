@@ -14,7 +14,7 @@ from understudy.runtime.coordination.wishes import fresh_id
 
 
 def execute(arguments: Namespace) -> int:
-    with connected(arguments) as coordination:
+    with connected(arguments) as (settings, coordination):
         before = coordination.view()
         answer = answered(coordination, DrainWish(arguments.node, fresh_id(), arguments.undo))
         if answer is None:
@@ -27,7 +27,7 @@ def execute(arguments: Namespace) -> int:
         print(f"{node} is to be empty; it holds {plural(len(copies), 'copy', 'copies')}")
         if arguments.no_wait:
             return DONE
-        return follow(coordination, int(answer["epoch"]), lambda view: look(view, copies, node), arguments)
+        return follow(settings, coordination, int(answer["epoch"]), lambda view: look(view, copies, node))
 
 
 def look(view: View, copies: Sequence[Copy], node: str) -> WishProgress:

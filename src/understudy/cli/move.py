@@ -14,7 +14,7 @@ from understudy.runtime.seating import in_one_piece
 
 def execute(arguments: Namespace) -> int:
     partition, replica = arguments.partition
-    with connected(arguments) as coordination:
+    with connected(arguments) as (settings, coordination):
         before = coordination.view()
         answer = answered(coordination, MoveWish(partition, replica, arguments.node, fresh_id()))
         if answer is None:
@@ -26,7 +26,7 @@ def execute(arguments: Namespace) -> int:
         print(f"{moving} is to move to {node}{chosen}")
         if arguments.no_wait:
             return DONE
-        return follow(coordination, int(answer["epoch"]), lambda view: look(view, copy, node), arguments)
+        return follow(settings, coordination, int(answer["epoch"]), lambda view: look(view, copy, node))
 
 
 def look(view: View, copy: Copy, node: str) -> WishProgress:

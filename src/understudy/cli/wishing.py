@@ -22,6 +22,7 @@ from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.reports import Wish
 from understudy.runtime.coordination.wishes import asked
 from understudy.runtime.process import finished_file
+from understudy.runtime.settings import RunSettings
 
 DONE, DECLINED = 0, 1
 ANSWER_TIMEOUT_S = 10.0
@@ -40,8 +41,8 @@ class WishProgress:
 
 
 @contextmanager
-def connected(arguments: Namespace) -> Iterator[Coordination]:
-    """A connection to the run that a command names. Raises `UserError` if nothing can move there."""
+def connected(arguments: Namespace) -> Iterator[tuple[RunSettings, Coordination]]:
+    """The run that a command names, and a connection to it. Raises `UserError` if nothing can move there."""
     settings = run_in(arguments.folder)
     if settings.policy.replicas == 1:
         raise UserError(
@@ -49,7 +50,7 @@ def connected(arguments: Namespace) -> Iterator[Coordination]:
             "copy moves only while another one goes on with the flow. Start it with --policy pair or flux."
         )
     with Coordination(settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S) as coordination:
-        yield coordination
+        yield settings, coordination
 
 
 def answered(coordination: Coordination, wish: Wish) -> dict[str, Any] | None:
@@ -68,10 +69,10 @@ def answered(coordination: Coordination, wish: Wish) -> dict[str, Any] | None:
 
 
 def follow(
-    coordination: Coordination, since: int, look: Callable[[View], WishProgress], arguments: Namespace
+    settings: RunSettings, coordination: Coordination, since: int, look: Callable[[View], WishProgress]
 ) -> int:
     """Tell how a wish goes on from the view of that epoch, until it is done or hopeless; the exit code."""
-    finished = finished_file(run_in(arguments.folder).path)
+    finished = finished_file(settings.path)
     views: queue.SimpleQueue[View] = queue.SimpleQueue()
     coordination.watch_view(views.put)
     said, moving = "", True

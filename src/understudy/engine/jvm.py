@@ -15,6 +15,7 @@ jars and not a wildcard, because the cache is only valid for the very class path
 from __future__ import annotations
 
 import os
+import queue
 import re
 import shutil
 import struct
@@ -23,10 +24,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache as cached
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -226,19 +229,9 @@ def start_jvm(
         environment["PYSPARK_PYTHON"] = sys.executable
         # Spark's Python processes must find what this process finds, wherever it was started from.
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
+        words = command(runtime, work, heap_mb=heap_mb, options=options, cache=cache)
         with log.open("ab") as sink:
-            process = subprocess.Popen(
-                [
-                    *_killed_with_owner(),
-                    *command(runtime, work, heap_mb=heap_mb, options=options, cache=cache),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=sink,
-                stderr=sink,
-                env=environment,
-                # Ctrl-C is for the owner, which then ends the JVM in an orderly way.
-                start_new_session=True,
-            )
+            process = _started_by_a_thread_that_lasts([*_killed_with_owner(), *words], sink, environment)
         try:
             _wait_for(connection, process, wait_s)
         except BaseException as problem:
@@ -254,14 +247,49 @@ def start_jvm(
     return Jvm(process, port, secret, work)
 
 
-def _killed_with_owner() -> list[str]:
-    """What to put before a command so that it ends with this process even if it is stopped by then.
+@cached
+def _killed_with_owner() -> tuple[str, ...]:
+    """What to put before a command so that it ends with its owner even if it is stopped by then.
 
-    The kernel looks at the thread that started it, so only for one that lives as long as the process. Without
-    the program `setpriv`, a JVM still ends when its standard input closes, unless it is stopped.
+    Without the program `setpriv`, or with one that cannot do it, a JVM still ends when its standard input
+    closes, unless it is stopped.
     """
-    found = shutil.which("setpriv") if threading.current_thread() is threading.main_thread() else None
-    return [found, "--pdeathsig", "KILL", "--"] if found else []
+    prefix = ("setpriv", "--pdeathsig", "KILL", "--")
+    try:
+        subprocess.run([*prefix, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    return prefix
+
+
+def _started_by_a_thread_that_lasts(
+    words: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """The process, started by a thread that ends with it: for the kernel, that thread is its owner."""
+    made: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
+
+    def own() -> None:
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                # Ctrl-C is for the owner, which then ends the JVM in an orderly way.
+                start_new_session=True,
+            )
+        except OSError as problem:
+            made.put(problem)
+        else:
+            made.put(process)
+            process.wait()
+
+    threading.Thread(target=own, name="java's owner", daemon=True).start()
+    result = made.get()
+    if isinstance(result, OSError):
+        raise result
+    return result
 
 
 def _wait_for(connection: Path, process: subprocess.Popen[bytes], wait_s: float) -> None:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from understudy.flow.errors import EnvironmentFailed
+
 
 def leave_mark(file: Path) -> None:
-    """An empty file that is there after a loss of power, too. Its folder is made, in one that exists."""
-    file.parent.mkdir(exist_ok=True)
-    file.touch()
-    for folder in (file.parent, file.parent.parent):
+    """An empty file that is there after a loss of power, too. Its folder is made, in one that exists.
+
+    Raises `EnvironmentFailed` if it cannot be made.
+    """
+    folder = file.parent
+    try:
+        if not folder.exists():
+            folder.mkdir()
+            sync(folder.parent)
+        file.touch()
         sync(folder)
+    except OSError as problem:
+        raise EnvironmentFailed(
+            f"The mark {file} cannot be made: {problem}. Free or repair the disk."
+        ) from problem
 
 
 def sync(path: Path) -> None:

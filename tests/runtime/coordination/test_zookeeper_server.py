@@ -16,6 +16,7 @@ import pytest
 
 from process_kit import runs
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.coordination import server as module
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import HOST, WRAPPER, ZooKeeperServer
 
@@ -120,3 +121,20 @@ def test_java_ends_although_its_owner_is_killed_before_it_could_hear_of_it(tmp_p
     finally:
         if java.is_running():
             java.kill()
+
+
+def test_a_server_whose_shell_is_stopped_too_can_be_killed(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path).start()
+    java = psutil.Process(server.pid)
+    os.killpg(os.getpgid(server.pid), signal.SIGSTOP)
+    server.kill()
+    assert not server.running
+    assert not java.is_running() or java.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_shell_that_cannot_start_java_is_reported_with_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WRAPPER", "echo no memory >&2")
+    with pytest.raises(EnvironmentFailed, match=r"(?s)Java cannot be started.*no memory"):
+        ZooKeeperServer(tmp_path).start()

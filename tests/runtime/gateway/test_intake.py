@@ -410,3 +410,17 @@ def test_rows_that_are_in_the_log_are_never_refused(tmp_path: Path, monkeypatch:
         intake.take_push("me", frame, lambda _: True)
     assert len(failures) == 1
     intake.end()
+
+
+def test_a_source_whose_closing_cannot_be_kept_ends_the_gateway(tmp_path: Path) -> None:
+    """Else the client would repeat it for ever, and nothing would say why."""
+    (tmp_path / "closing").touch()
+    flow = us.Flow("f")
+    flow.source("a", us.Files(tmp_path / "in", "id int, ts timestamp", follow=True), time="ts")
+    failures: list[BaseException] = []
+    intake = Intake(flow, tmp_path, lambda _: None, failures.append)
+    intake.recover()
+    with pytest.raises(us.EnvironmentFailed, match="closing/a cannot be made"):
+        intake.close_source("a")
+    assert len(failures) == 1
+    intake.end()

@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from feed_kit import SCHEMA, Script, generate, line, read_all, row, rows_of, started, written
 
 import understudy as us
-from understudy.flow.kinds import SourceKind
 from understudy.runtime.ingest import file_blocks, files
-from understudy.runtime.ingest.feed import Feed, open_feed, run_feed
+from understudy.runtime.ingest.feed import open_feed, run_feed
 from understudy.runtime.ingest.ingest import Ingest
-
-SCHEMA = "id bigint, word string, ts timestamp"
-
-
-def generate(seed: int, first: int, count: int) -> dict[str, Any]:
-    ids = np.arange(first, first + count)
-    return {"id": ids, "word": [f"w{(seed * 7 + n) % 5}" for n in ids.tolist()]}
-
-
-def started(kind: SourceKind, folder: Path) -> tuple[Ingest, Feed, list[dict[str, Any]]]:
-    """An ingest, its source's reader, and the rows that its log still holds."""
-    flow = us.Flow("f", bucket="100 ms")
-    flow.source("s", kind, time="ts")
-    ingest = Ingest(flow, folder / "log", sync=False)
-    rows = rows_of(ingest.recover())
-    reader = open_feed(ingest, flow.sources["s"])
-    assert reader is not None
-    return ingest, reader, rows
-
-
-def rows_of(buckets: list[Any]) -> list[dict[str, Any]]:
-    return [row for b in buckets if b.table is not None for row in b.table.to_pylist()]
-
-
-def read_all(kind: SourceKind, folder: Path, crash_every: int | None = None) -> list[dict[str, Any]]:
-    """All rows of a source that ends; with a crash after every so many steps."""
-    now_us, steps, due = 0, 0, 0
-    ingest, reader, _ = started(kind, folder)
-    while due is not None:
-        due = reader.step(now_us)
-        now_us = max(now_us, due or 0)
-        steps += 1
-        assert steps < 10_000
-        if crash_every and steps % crash_every == 0:
-            ingest.close()
-            ingest, reader, _ = started(kind, folder)
-    ingest.close()
-    ingest, _, rows = started(kind, folder)
-    ingest.close()
-    return rows
 
 
 def test_a_generators_rows_have_the_times_that_its_rate_gives(tmp_path: Path) -> None:
@@ -99,30 +54,6 @@ def test_a_generator_that_does_not_fit_is_named(tmp_path: Path, function: Any, s
     _, reader, _ = started(us.Generator(SCHEMA, function, rows_per_s=1), tmp_path)
     with pytest.raises(us.UserError, match=says):
         reader.step(0)
-
-
-def line(number: int) -> str:
-    return json.dumps({"id": number, "word": f"wört {number}", "ts": number * 10_000})
-
-
-def written(folder: Path, form: str, files: int, rows: int) -> us.Files:
-    """A folder of files that together hold the rows 0, 1, 2, ..."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for index in range(files):
-        numbers = range(index * rows, (index + 1) * rows)
-        path = folder / f"part-{index:03d}.{form}"
-        if form == "jsonl":
-            path.write_text("\n".join(line(n) for n in numbers))
-        elif form == "csv":
-            times = [str(np.datetime64(n * 10_000, "us")) for n in numbers]
-            table = [f'{t},"wört {n}",{n}' for n, t in zip(numbers, times, strict=True)]
-            path.write_text("\n".join(["ts,word,id", *table, ""]))
-        else:
-            times_us = pa.array([n * 10_000 for n in numbers], pa.timestamp("us", "UTC"))
-            columns = {"id": list(numbers), "word": [f"wört {n}" for n in numbers], "ts": times_us}
-            pq.write_table(pa.table(columns), path, row_group_size=7)
-    (folder / "_SUCCESS").touch()
-    return us.Files(folder, SCHEMA, format=form)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
@@ -298,36 +229,6 @@ def test_a_pushed_source_has_no_feed(tmp_path: Path) -> None:
     assert open_feed(Ingest(flow, tmp_path, sync=False), source) is None
 
 
-class Scripted(us.Reader):
-    """Returns the given items, one after the other."""
-
-    def __init__(self, script: list[Any]) -> None:
-        self._script = script
-        self.closed = False
-
-    def read(self, now_us: int) -> us.Batch:
-        item = self._script.pop(0)
-        if isinstance(item, Exception):
-            raise item
-        return item  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@dataclass(frozen=True)
-class Script(us.SourceKind):
-    items: tuple[Any, ...]
-    schema: str = SCHEMA
-
-    def open(self, source: Any, position: Any) -> us.Reader:
-        return Scripted(list(self.items)[0 if position is None else position["next"] :])
-
-
-def row(number: int) -> dict[str, Any]:
-    return {"id": number, "ts": number}
-
-
 def test_a_reader_of_the_users_goes_on_behind_its_last_position(tmp_path: Path) -> None:
     kind = Script(tuple(us.Batch([row(n)], {"next": n + 1}, ended=n == 9) for n in range(10)))
     rows = read_all(kind, tmp_path, crash_every=3)
@@ -356,67 +257,6 @@ def test_a_reader_that_fails_is_named_and_nothing_of_its_batch_is_kept(
 def test_a_reader_without_rows_is_not_asked_in_a_tight_loop(tmp_path: Path) -> None:
     _, feed, _ = started(Script((us.Batch(), us.Batch([]), us.Batch([row(1)], 1))), tmp_path)
     assert [feed.step(1_000_000) for _ in range(3)] == [1_010_000, 1_010_000, 0]
-
-
-def left_of(ingest: Ingest, feed: Feed) -> list[int]:
-    """The ids of the rows that a closed source still had."""
-    feed.finish()
-    while feed.step(0) is not None:
-        pass
-    assert ingest.closed("s")
-    return [row["id"] for row in rows_of(ingest.take())]
-
-
-def test_a_source_that_a_client_closes_ends_behind_the_rows_that_are_there(tmp_path: Path) -> None:
-    script = (*(us.Batch([row(n)], n) for n in range(3)), us.Batch(), us.Batch([row(9)], 9))
-    ingest, feed, _ = started(Script(script), tmp_path)
-    assert feed.step(0) == 0
-    assert left_of(ingest, feed) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
-def test_a_followed_folder_that_is_closed_before_it_was_read_is_read_to_its_end(
-    tmp_path: Path, form: str
-) -> None:
-    folder = tmp_path / "in"
-    written(folder, form, files=3, rows=5)
-    last = folder / f"part-002.{form}"
-    if form != "parquet":
-        last.write_text(last.read_text().rstrip("\n"))
-    ingest, feed, _ = started(us.Files(folder, SCHEMA, format=form, follow=True), tmp_path)
-    assert left_of(ingest, feed) == list(range(15))
-
-
-def test_a_parquet_file_that_is_being_written_when_its_source_is_closed_is_waited_for(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    written(folder, "parquet", files=2, rows=5)
-    half = folder / "part-001.parquet"
-    whole = half.read_bytes()
-    half.write_bytes(whole[:-1])
-    ingest, feed, _ = started(us.Files(folder, SCHEMA, format="parquet", follow=True), tmp_path)
-    feed.finish()
-    for _ in range(5):
-        assert feed.step(0) is not None
-    half.write_bytes(whole)
-    assert left_of(ingest, feed) == list(range(10))
-
-
-def test_a_generator_ends_where_it_is_closed(tmp_path: Path) -> None:
-    ingest, feed, _ = started(us.Generator(SCHEMA, generate, rows_per_s=1e6), tmp_path)
-    feed.step(0)
-    taken = ingest.rows_taken
-    assert len(left_of(ingest, feed)) == taken
-
-
-def test_a_reader_that_rests_for_long_hears_at_once_that_its_source_is_closed(tmp_path: Path) -> None:
-    script = (us.Batch(again_us=3_600_000_000), us.Batch([row(1)], 1), us.Batch())
-    ingest, feed, _ = started(Script(script), tmp_path)
-    running = Thread(target=run_feed, args=(feed, lambda: True, lambda: 0, Event()), daemon=True)
-    running.start()
-    feed.finish()
-    running.join(timeout=30)
-    assert not running.is_alive()
-    assert ingest.rows_taken == 1
 
 
 def test_a_reader_is_closed_when_its_source_ends(tmp_path: Path) -> None:

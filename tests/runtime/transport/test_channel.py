@@ -6,6 +6,9 @@ import json
 import threading
 from typing import Any
 
+import pyarrow as pa
+import pytest
+
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.wire import Frame
 
@@ -38,3 +41,35 @@ def test_of_any_number_of_waiting_frames_each_is_written_once_and_in_order() -> 
     writing.start()
     writing.join(30)
     assert kept.numbers == list(range(FRAMES))
+
+
+class Chunks:
+    """A reader that gives one message, or breaks."""
+
+    def __init__(self, problem: Exception | None) -> None:
+        self._problem = problem
+        self.app_metadata, self.data = Frame({"kind": "data"}).metadata(), None
+
+    def read_chunk(self) -> Chunks:
+        if self._problem is not None:
+            raise self._problem
+        return self
+
+
+@pytest.mark.parametrize("problem", [StopIteration(), pa.ArrowIOError("reset"), OSError("reset")])
+def test_a_connection_that_breaks_is_closed_as_one(problem: Exception) -> None:
+    reasons: list[str] = []
+    Channel("peer", lambda _frame: None, reasons.append).read_until_closed(Chunks(problem))
+    assert [reason.startswith("the connection broke") for reason in reasons] == [True]
+
+
+def test_trouble_with_a_message_is_not_taken_for_a_broken_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(_frame: Frame) -> None:
+        raise OSError("no space left")
+
+    reasons: list[str] = []
+    Channel("peer", full, reasons.append).read_until_closed(Chunks(None))
+    assert reasons == ["a message could not be handled: OSError"]
+    assert "no space left" in caplog.text

@@ -19,7 +19,7 @@ from pyarrow import flight
 
 from understudy.core.bucket import Bucket
 from understudy.core.edge.messages import Ack, Data, Message, Pause, Reverse
-from understudy.core.errors import Fenced
+from understudy.core.errors import Fenced, PeerError
 from understudy.core.host.parcels import Here, Parcel, Say
 from understudy.core.shape.partition import Copy, Partition
 from understudy.flow.errors import EnvironmentFailed
@@ -348,23 +348,74 @@ ENDS_CONNECTED = textwrap.dedent(
 
     def call():
         nothing = lambda _: None
-        connect(sys.argv[1], "talk", {}, on_open=opened.put, on_frame=nothing, on_closed=nothing)
+        try:
+            connect(sys.argv[1], "talk", {}, on_open=opened.put, on_frame=nothing, on_closed=nothing)
+        except ConnectionError:
+            pass
         left.set()
 
     opened = queue.Queue()
     threading.Thread(target=call, daemon=True).start()
-    opened.get()
+    if sys.argv[2] == "admitted":
+        opened.get()
+    else:
+        print(sys.stdin.readline(), end="")
     """
 )
 
 
-def test_a_process_that_ends_connected_leaves_flight_first(server: Server) -> None:
+@pytest.mark.parametrize("when", ["admitted", "not admitted yet"])
+def test_a_process_that_ends_connected_leaves_flight_first(server: Server, when: str) -> None:
     """A thread that comes back from Flight while Python shuts down aborts the process, now and then."""
-    ended = subprocess.run(
-        [sys.executable, "-c", ENDS_CONNECTED, server.endpoint.address],
-        check=True,
-        timeout=30,
-        capture_output=True,
+    admitting, may_admit = threading.Event(), threading.Event()
+    admit = server._admit
+
+    def slowly(hello: Any) -> Accepted:
+        admitting.set()
+        if when != "admitted":
+            may_admit.wait(20)
+        return admit(hello)
+
+    server.endpoint.handle("talk", slowly)
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDS_CONNECTED, server.endpoint.address, when],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
     )
-    assert ended.stdout == "left\n"
+    assert admitting.wait(20)
+    said, _ = process.communicate("", timeout=30)
+    may_admit.set()
+    assert (process.returncode, said) == (0, "left\n")
+
+
+@pytest.mark.parametrize("why", [None, PeerError("not you"), Fenced("too old"), NotYet("later")])
+def test_a_call_holds_nothing_of_flights_when_it_returns(
+    server: Server, monkeypatch: pytest.MonkeyPatch, why: Exception | None
+) -> None:
+    """Freeing it later would be a call into Flight that nobody waits for at the end of the process."""
+    server.refuse = why
+    made: list[weakref.ref[Any]] = []
+    honest = flight.connect
+
+    def noted(address: str) -> Any:
+        client = honest(address)
+        made.append(weakref.ref(client))
+        return client
+
+    monkeypatch.setattr(flight, "connect", noted)
+    nothing = [lambda _: None] * 2
+    kept: Exception | None = None
+    try:
+        connect(
+            server.endpoint.address,
+            "talk",
+            {},
+            on_open=lambda channel: channel.close("that was all"),
+            on_frame=nothing[0],
+            on_closed=nothing[1],
+        )
+    except (ConnectionError, Fenced, Refused) as problem:
+        kept = problem
+    assert (kept is None) == (why is None)
+    assert [ref() for ref in made] == [None]

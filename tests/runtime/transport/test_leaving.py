@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 
-from understudy.runtime.transport.leaving import OpenConnections
+from understudy.runtime.transport.leaving import OPEN, OpenConnections
 
 
 class Connection:
@@ -48,3 +49,27 @@ def test_a_connection_that_failed_is_not_waited_for() -> None:
     with pytest.raises(ValueError), connections.entered(Connection()):
         raise ValueError
     assert connections.leave(timeout_s=0)
+
+
+def test_a_connection_that_cannot_be_closed_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections, trouble = OpenConnections(), [Connection(), Connection()]
+
+    def refuse(connection: Connection, reason: str) -> None:
+        connection.closed.set()
+        raise OSError(reason)
+
+    monkeypatch.setattr(Connection, "close", refuse)
+    with connections.entered(trouble[0]), connections.entered(trouble[1]):
+        assert not connections.leave(timeout_s=0)
+    assert [each.closed.is_set() for each in trouble] == [True, True]
+
+
+def test_a_forked_process_leaves_the_connections_of_its_parent_alone() -> None:
+    connection = Connection()
+    with OPEN.entered(connection):
+        child = os.fork()
+        if not child:
+            left = OPEN.leave(timeout_s=5)
+            os._exit(0 if left and not connection.closed.is_set() else 1)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -141,7 +141,12 @@ class ZooKeeperServer:
             raise EnvironmentFailed(f"ZooKeeper cannot be started: {problem}.") from problem
         self._process = process
         try:
-            self._java_pid = int(cast(IO[bytes], process.stdout).readline())
+            first = cast(IO[bytes], process.stdout).readline()
+            if not first:
+                raise EnvironmentFailed(  # noqa: TRY301
+                    f"ZooKeeper's Java cannot be started. Its log says:\n{self._log_tail()}"
+                )
+            self._java_pid = int(first)
             self._await_ready()
         except BaseException:
             self.kill()
@@ -233,6 +238,8 @@ class ZooKeeperServer:
                     process.wait(STOP_TIMEOUT_S)
                     break
         cast(IO[bytes], process.stdin).close()
+        # One that is stopped waits for nobody.
+        process.kill()
         process.wait()
         cast(IO[bytes], process.stdout).close()
 

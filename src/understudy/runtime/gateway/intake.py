@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from understudy.core.bucket import BucketId
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.flow.errors import UserError
+from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
 from understudy.runtime.durable import leave_mark
 from understudy.runtime.ingest.buckets import SealedBucket
@@ -282,7 +282,11 @@ class Intake:
             raise PeerError(f"there is no source {name!r}")
         feed = self._feeds.get(name)
         if feed is not None:
-            leave_mark(self._closing_mark(name))
+            try:
+                leave_mark(self._closing_mark(name))
+            except EnvironmentFailed as problem:
+                self._on_failure(problem)
+                raise
             feed.finish()
             return
         self._ingest.close_source(name)

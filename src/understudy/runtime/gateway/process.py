@@ -22,7 +22,6 @@ from understudy.core.bucket import NOTHING, Bucket, BucketId, end_of
 from understudy.core.host.places import GATEWAY
 from understudy.core.view.events import Report
 from understudy.core.view.view import View
-from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.actor import Actor
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
@@ -153,14 +152,7 @@ class Gateway:
         return delivered is not None and all(through > past for through in delivered.values())
 
     def _mark_finished(self) -> None:
-        mark = finished_file(self._settings.path)
-        try:
-            leave_mark(mark)
-        except OSError as problem:
-            raise EnvironmentFailed(
-                f"Everything is delivered, but the mark {mark} cannot be made: {problem}. Free or repair the "
-                "disk."
-            ) from problem
+        leave_mark(finished_file(self._settings.path))
 
     def _begun(self) -> str | None:
         """What shows that a gateway of this run had a log; None if nothing does."""

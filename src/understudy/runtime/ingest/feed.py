@@ -43,13 +43,19 @@ class Feed:
         self._source = source
         self._reader = reader
         self._sequence = sequence
+        self._finishing = False
         self._to_finish = Event()
         #: Whether the source ends with the next batch without rows.
         self._ends_when_empty = False
 
     def finish(self) -> None:
-        """A client says that no more rows will come: end behind those that are there. From any thread."""
-        self._to_finish.set()
+        """A client says that no more rows will come: end behind those that are there. From any thread.
+
+        A client may repeat it.
+        """
+        if not self._finishing:
+            self._finishing = True
+            self._to_finish.set()
 
     @property
     def to_finish(self) -> bool:

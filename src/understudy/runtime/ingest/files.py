@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from understudy.flow.errors import FlowError
+from understudy.flow.errors import FlowError, RowError
 from understudy.flow.kinds import Batch, Reader, SourceKind
 from understudy.flow.model import Source
 from understudy.flow.schema import parse_schema
@@ -107,6 +108,10 @@ class FilesReader(Reader):
             same = self._cursor is not None and self._cursor.file == name
             cursor = self._cursor if same and self._cursor else Cursor(name)
             complete = not self._grows or index < len(names) - 1
+            closed = self._kind.follow and not self._grows
+            if closed and _is_empty(files[name]):
+                # A file that was to be written and was not.
+                continue
             try:
                 block = next_block(self._source, self._kind.format, files[name], cursor, complete=complete)
             except NotParquet as problem:
@@ -115,6 +120,12 @@ class FilesReader(Reader):
                 self._wait_for(files[name], problem)
                 self._waits = True
                 return None
+            except RowError as problem:
+                if not closed or not _lacks_its_end(files[name]):
+                    raise
+                raise RowError(
+                    f"{problem} (The source was closed while the last line of {name} had no end.)"
+                ) from None
             if block is not None:
                 return block
         return None
@@ -144,3 +155,18 @@ class FilesReader(Reader):
         if self._kind.follow:
             return {}
         raise FlowError(f"source {self._source.name!r}: there is no file or folder {self._path}.")
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        # Reading it says why.
+        return False
+
+
+def _lacks_its_end(path: Path) -> bool:
+    """Whether the last line of a file that is not empty is not ended."""
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"

@@ -162,7 +162,9 @@ class Channel:
         assembly = Assembly()
         try:
             while not self.closed:
-                chunk = reader.read_chunk()
+                chunk = self._read(reader)
+                if chunk is None:
+                    return
                 self.heard_at = self._clock()
                 frame = assembly.completed(frame_of(chunk.app_metadata, chunk.data))
                 if frame is None:
@@ -171,17 +173,23 @@ class Channel:
                     self.close(str(frame.head.get("reason", "the other side said goodbye")))
                 elif frame.kind != "beat" and not self.closed:
                     self._on_frame(frame)
-        except StopIteration:
-            self.close("the connection broke")
         except PeerError as error:
             log.warning("%s: refused a message: %s", self.name, _first_line(error))
             self.close(f"it broke the protocol: {_first_line(error)}", broke_protocol=True)
-        except (pa.ArrowException, OSError) as error:
-            self.close(f"the connection broke: {_first_line(error)}")
         except Exception as error:
             # Left to Flight, the stack trace would go to the peer.
             log.exception("%s: a message could not be handled", self.name)
             self.close(f"a message could not be handled: {type(error).__name__}")
+
+    def _read(self, reader: Any) -> Any:
+        """The next chunk; None, and the channel is closed, if the connection broke."""
+        try:
+            return reader.read_chunk()
+        except StopIteration:
+            self.close("the connection broke")
+        except (pa.ArrowException, OSError) as error:
+            self.close(f"the connection broke: {_first_line(error)}")
+        return None
 
 
 def _write(writer: FlightWriter, frame: Frame) -> None:

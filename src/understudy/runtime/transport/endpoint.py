@@ -186,9 +186,17 @@ def connect(
     channel = Channel(
         f"{purpose} at {address}", on_frame, on_closed, epoch=epoch, beat_s=beat_s, silence_s=silence_s
     )
-    # What Flight made is freed when the inner call returns, and freeing it is still a call into Flight.
+    failure: Exception | None = None
+    # What Flight made is freed within this block, for freeing it is still a call into Flight. An exception
+    # would take it along, with the frames of its traceback and of its context.
     with OPEN.entered(channel):
-        _connect(address, hello_bytes(purpose, facts), channel, on_open)
+        try:
+            _connect(address, hello_bytes(purpose, facts), channel, on_open)
+        except (ConnectionError, Fenced, Refused) as problem:
+            failure = problem.with_traceback(None)
+            failure.__context__ = None
+    if failure is not None:
+        raise failure
 
 
 def _connect(address: str, hello: bytes, channel: Channel, on_open: Callable[[Channel], None]) -> None:
@@ -206,13 +214,16 @@ def _connect(address: str, hello: bytes, channel: Channel, on_open: Callable[[Ch
             with contextlib.suppress(pa.ArrowException, OSError):
                 writer.close()
     finally:
+        # A channel outlives its connection in its owner's hands; the connection itself must not.
+        channel.cancel = None
         client.close()
 
 
 def _run_channel(channel: Channel, writer: Any, reader: Any, on_open: Callable[[Channel], None]) -> None:
     channel.cancel = reader.cancel
     if channel.closed:
-        raise ConnectionError("this process ends")
+        # This process ends, and that was said before there was anything to cancel.
+        reader.cancel()
     try:
         writer.begin(BODIES)
         # The server writes its first beat once it has let us in: nothing is ours before that.
@@ -240,8 +251,6 @@ def _run_channel(channel: Channel, writer: Any, reader: Any, on_open: Callable[[
         channel.close("the connection ended")
         writing.join()
         watching.join()
-        # A channel outlives its connection in its owner's hands; the connection itself must not.
-        channel.cancel = None
 
 
 def _watch(channel: Channel) -> None:

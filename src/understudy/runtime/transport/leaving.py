@@ -9,9 +9,10 @@ a peer holds there by not answering is waited for `LEAVE_S` at most.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 LEAVE_S = 2.0
@@ -43,16 +44,24 @@ class OpenConnections:
                 self._open.discard(connection)
                 self._changed.notify_all()
 
+    def forget(self) -> None:
+        """For a process that was forked: the connections are the parent's, and so are their threads."""
+        self._open = set()
+        self._changed = threading.Condition()
+
     def leave(self, timeout_s: float = LEAVE_S) -> bool:
         """Close them all, and let none in any more. False if some are still open after this time."""
         with self._changed:
             self._leaving = True
             to_close = list(self._open)
         for connection in to_close:
-            connection.close("this process ends")
+            # What its owner does about it must not keep the others.
+            with suppress(Exception):
+                connection.close("this process ends")
         with self._changed:
             return self._changed.wait_for(lambda: not self._open, timeout_s)
 
 
 OPEN = OpenConnections()
 atexit.register(OPEN.leave)
+os.register_at_fork(after_in_child=OPEN.forget)
