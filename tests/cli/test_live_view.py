@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from understudy.cli import run as run_command
+from understudy.cli import view as view_module
 from understudy.cli.picture import Figures, NodeLine
 from understudy.cli.view import LiveView, PlainView, view_for
 
@@ -116,3 +117,14 @@ def test_a_gateway_that_is_away_is_said_to_be_and_ages_what_it_last_said(
         shown.update(answer)
     assert ages == [0.0, 0.0, 4.0, 9.0, 0.0]
     assert said == ["the gateway does not answer", "the gateway answers again"]
+
+
+def test_a_plain_view_says_now_and_then_that_it_waits_for_spark(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(view_module.time, "monotonic", lambda: now_s[0])
+    view = PlainView()
+    for now_s[0] in (100.0, 109.0, 111.0, 112.0, 122.0):
+        view.show(0, [], FIGURES)
+    assert capsys.readouterr().out.count("... Spark is still starting") == 2

@@ -51,8 +51,8 @@ def coordination(settings: RunSettings) -> Iterator[Coordination]:
 
 
 @pytest.fixture
-def family() -> Iterator[psutil.Process]:
-    with _started([]) as process:
+def family(settings: RunSettings) -> Iterator[psutil.Process]:
+    with _started(["understudy.runtime.main", "node", settings.folder, "node-1"]) as process:
         yield process
 
 
@@ -94,6 +94,17 @@ def test_a_member_dies_with_all_that_it_started(
     processes = [family, *family.children()]
     assert main(["kill", name, settings.folder]) == 0
     assert _gone(processes)
+
+
+def test_another_program_that_has_the_number_of_a_member_is_spared(
+    settings: RunSettings, coordination: Coordination, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The member may be of another machine, or have ended just now."""
+    with _started([]) as other:
+        coordination.join("node", "node-1.1", {"pid": other.pid, "node": "node-1", "flight": "nowhere"})
+        assert main(["kill", "node-1", settings.folder]) == 2
+        assert runs(other)
+    assert f"process {other.pid}, and that is none of this run's" in capsys.readouterr().err
 
 
 def test_an_unknown_name_is_answered_with_who_is_there(

@@ -105,7 +105,7 @@ PARTITIONED: dict[str, Any] = {
 def test_of_a_partitioned_flow_each_node_shows_the_copies_that_it_holds() -> None:
     lines = node_lines(PARTITIONED, {f"node-{at}": True for at in range(1, 6)})
     assert [(line.node, line.place, line.state) for line in lines] == [
-        ("node-1.1", "sessions 0, stats 0", "ACTIVE"),
+        ("node-1.1", "sessions 0, stats 0>", "ACTIVE"),
         ("node-2.1", "sessions 0* 1, stats 0*~", "1 of 3 STDBY"),
         ("node-3.1", "sessions 1*!", "DEAD"),
         ("node-4.1", "-", "STDBY (ready)"),
@@ -125,11 +125,11 @@ def test_a_node_that_is_being_emptied_or_lost_a_seat_says_so() -> None:
 def test_marks_tell_replicas_apart_and_are_explained() -> None:
     assert legend(STATUS) is None, "a role needs no marks"
     assert legend({}) is None
-    assert legend(PARTITIONED) == "* secondary, ~ catching up, ! dead"
+    assert legend(PARTITIONED) == "* secondary, > sends to a sink, ~ catching up, ! dead"
     more = {**PARTITIONED, "seats": {**PARTITIONED["seats"], "stats/0:2": seat("node-4.1", "STDBY")}}
     places = {line.node: line.place for line in node_lines(more, {})}
     assert places["node-4.1"] == "stats 0*2~"
-    assert legend(more) == "* secondary, *2 replica 2, ~ catching up, ! dead"
+    assert legend(more) == "* secondary, *2 replica 2, > sends to a sink, ~ catching up, ! dead"
 
 
 def test_a_gateway_that_was_started_again_has_not_heard_of_the_nodes_and_counts_anew() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
-from understudy.engine.blame import fails_everywhere, machines_fault, slow_start
+from understudy.engine.blame import fails_everywhere, machines_fault, shortened, slow_start
 
 _FAILED = (
     "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0"
@@ -103,3 +103,27 @@ def test_an_exception_is_no_error_of_java() -> None:
     problem = failed("java.lang.ArithmeticException: divided by zero")
     assert machines_fault(problem) is None
     assert fails_everywhere(problem) is None
+
+
+RAISED = """An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/env/lib/python3/site-packages/pyspark/worker.py", line 100, in main
+    process()
+  File "/home/me/flow.py", line 8, in inverse
+    return 100 // (v - 77)
+           ~~~~^^~~~~~~~~~
+  File "/env/lib/python3/site-packages/numpy/core.py", line 5, in divide
+    raise error
+ZeroDivisionError: integer division by zero
+"""
+
+
+def test_of_a_traceback_the_error_and_the_users_own_line_are_said() -> None:
+    assert shortened(RAISED) == (
+        "An exception was thrown from the Python worker: "
+        "ZeroDivisionError: integer division by zero (/home/me/flow.py:8)"
+    )
+
+
+def test_of_a_traceback_without_a_line_of_the_users_the_error_is_said() -> None:
+    own = "\n".join(line for line in RAISED.splitlines() if "flow.py" not in line and "77" not in line)
+    assert shortened(own).endswith("worker: ZeroDivisionError: integer division by zero")

@@ -29,13 +29,17 @@ def test_an_argument_comes_before_the_environment(monkeypatch: pytest.MonkeyPatc
     assert installed.version().split(".")[0].isdigit()
 
 
-def test_a_java_that_does_not_start_says_its_last_words(tmp_path: Path) -> None:
+def test_a_java_that_does_not_start_says_its_last_words_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     fake = tmp_path / "bin" / "java"
     fake.parent.mkdir()
     fake.write_text("#!/bin/sh\necho 'no heap for you' >&2\nexit 7\n")
     fake.chmod(0o755)
     with pytest.raises(EnvironmentFailed, match=r"exit code 7.*no heap for you"):
         start_jvm(java=find_java(tmp_path))
+    assert [each.name for each in tmp_path.iterdir()] == ["bin"]
 
 
 def test_what_a_killed_process_left_is_removed_and_nothing_else(

@@ -118,3 +118,22 @@ def test_what_is_written_now_does_not_wait_for_what_waits(tmp_path: Path, file: 
     gate.opened.set()
     backlog.close(TIMEOUT_S)
     assert written(tmp_path) == ["now", "0"]
+
+
+def test_a_queue_that_was_full_is_half_empty_before_it_takes_notes_again(
+    tmp_path: Path, file: PartedFile
+) -> None:
+    """Else every second note would be missing, and as many records would say so."""
+    backlog = Backlog(file, "n", notes_max=4, patience_s=0)
+    gate = held_up(backlog)
+    for name in range(6):
+        put(backlog, name)
+    with backlog._changed:
+        # The writing thread has taken one.
+        backlog._notes.popleft()
+    put(backlog, 6)
+    gate.opened.set()
+    assert backlog.flush(TIMEOUT_S)
+    put(backlog, 7)
+    backlog.close(TIMEOUT_S)
+    assert written(tmp_path) == ["1", "2", "3", 3, "7"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import FrameType
@@ -163,3 +165,50 @@ def test_a_client_that_was_closed_says_so(gateway: Gateway) -> None:
     client.close()
     with pytest.raises(UserError, match="was closed"):
         client.push("a", ROWS)
+
+
+@pytest.mark.parametrize("sequence", [-1, "a", 1.0, True])
+def test_a_sequence_number_that_is_none_is_refused(gateway: Gateway, sequence: Any) -> None:
+    with Client(gateway.endpoint.address) as client:
+        with pytest.raises(UserError, match="no sequence number"):
+            client.push("a", ROWS, sequence=sequence)
+        assert gateway.pushed.empty()
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(UserError, match="5 is no name"):
+        Client("127.0.0.1:1", name=5)  # type: ignore[arg-type]
+
+
+FORKED = """
+import os, sys
+import understudy as us
+
+client = us.Client(sys.argv[1])
+client._source("a")
+child = os.fork()
+if not child:
+    for attempt in (lambda: client.push("a", []), lambda: us.Client(sys.argv[1])):
+        try:
+            attempt()
+        except (us.UserError, us.EnvironmentFailed) as problem:
+            print(type(problem).__name__, "forked" in str(problem), flush=True)
+    client.close()
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+client._source("a")
+print(os.waitstatus_to_exitcode(status), "still connected" if client._connection else "disconnected")
+client.close()
+"""
+
+
+def test_a_client_in_a_forked_process_says_at_once_that_it_cannot_work(gateway: Gateway) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FORKED, gateway.endpoint.address],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    expected = ["UserError True", "EnvironmentFailed True", "0 still connected"]
+    assert (ended.stdout.splitlines(), ended.stderr) == (expected, "")

@@ -43,15 +43,19 @@ def execute(arguments: Namespace) -> int:
             raise UserError(f"No node is {wanted} in run {settings.run} now. {_who(found, known.pids)}")
         if len(playing) > 1:
             raise UserError(
-                f"In run {settings.run} several nodes are each {wanted} of some partitions. Name a node. "
-                f"{_who(found, known.pids)}"
+                f"In run {settings.run} several nodes are each {wanted} of some partitions: "
+                f"{', '.join(playing)}. Name one."
             )
         (wanted,) = playing
     pid = known.pids.get(wanted) or found.get(wanted)
     if pid is None:
         raise UserError(f"There is no {wanted!r} in run {settings.run}. {_who(found, known.pids)}")
-    if not psutil.pid_exists(pid):
-        raise UserError(f"{wanted} is process {pid} of another machine. Run this command there.")
+    if pid not in found.values():
+        # The number may well be that of another program here.
+        raise UserError(
+            f"{wanted} is process {pid}, and that is none of this run's on this machine: it has just ended, "
+            "or it is another machine's. Run this command there."
+        )
     signal_tree(pid, number)
     print(f"sent {number.name} to {wanted} (process {pid}) and all that it started")
     return 0

@@ -1,8 +1,8 @@
 """A run in words: a line for each node, and the flow's figures. `view` and `status` show them.
 
 Where a node runs the whole flow, its place is its role. Where the flow has several partitions, a node has a
-place for each copy that it holds: "sessions 0 3*, stats 1*2" are replica 0 of sessions/0, replica 1 of
-sessions/3 and replica 2 of stats/1.
+place for each copy that it holds: "sessions 0 3*, stats 1*2>" are replica 0 of sessions/0, replica 1 of
+sessions/3 and replica 2 of stats/1, which sends to a sink.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from understudy.core.shape.partition import Copy
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Seat, Status
 from understudy.runtime.seating import in_one_piece, place_of, seats_in, senders_in
 from understudy.runtime.status import started_as
@@ -150,7 +150,7 @@ def _partitioned_lines(
         drained = node in status.get("drained", ())
         facts = status.get("nodes", {}).get(node, {}) if there else {}
         state = _state([status for _, status in copies], there, drained)
-        lines.append(_line(node, _places(copies), state, facts, holds_copies=True))
+        lines.append(_line(node, _places(copies, senders_in(status)), state, facts, holds_copies=True))
         shown |= {node, started_as(node)} if there else {node}
     return lines, shown
 
@@ -168,10 +168,11 @@ def _line(node: str, place: str, state: str, facts: Mapping[str, Any], **more: b
     )
 
 
-def _places(copies: Sequence[tuple[Copy, Status]]) -> str:
+def _places(copies: Sequence[tuple[Copy, Status]], senders: Mapping[Partition, int | None]) -> str:
     by_segment: dict[str, list[str]] = {}
     for copy, status in copies:
-        marks = _replica_mark(copy.replica) + _MARKS[status]
+        sends = status is not Status.DEAD and senders.get(copy.partition) == copy.replica
+        marks = _replica_mark(copy.replica) + _MARKS[status] + (">" if sends else "")
         by_segment.setdefault(copy.partition.name, []).append(f"{copy.partition.index}{marks}")
     return ", ".join(f"{segment} {' '.join(indices)}" for segment, indices in by_segment.items())
 
@@ -187,7 +188,7 @@ def legend(status: Mapping[str, Any]) -> str | None:
         return None
     last = max(copy.replica for copy in seats)
     further = "".join(f", {_replica_mark(replica)} replica {replica}" for replica in range(2, last + 1))
-    return f"* secondary{further}, ~ catching up, ! dead"
+    return f"* secondary{further}, > sends to a sink, ~ catching up, ! dead"
 
 
 def _state(states: Sequence[Status], there: bool, drained: bool) -> str:

@@ -19,6 +19,8 @@ from understudy.cli.picture import Figures, NodeLine, plural
 
 #: Without news, a plain view prints the figures this often.
 _LINE_EVERY_S = 5.0
+#: Before there is a view, it says this often that it waits.
+_STARTING_EVERY_S = 10.0
 _COLOURS = {
     "ACTIVE": "green",
     "DEAD": "red",
@@ -155,6 +157,10 @@ class PlainView:
             if self._states.get(node) != state:
                 self.say(f"{node}: {state}  (epoch {epoch})")
         self._states = states
+        if not epoch and time.monotonic() - self._last_s >= _STARTING_EVERY_S:
+            if self._last_s:
+                self.say("... Spark is still starting")
+            self._last_s = time.monotonic()
         if epoch and time.monotonic() - self._last_s >= _LINE_EVERY_S:
             self._last_s = time.monotonic()
             self.say(figures.sentence)

@@ -40,6 +40,10 @@ _SLOW_START = re.compile(
     _RAISED + r"java\.net\.SocketTimeoutException: .*worker to connect back", re.MULTILINE
 )
 #: The rows of a group did not arrive at a Spark task.
+_TRACEBACK = re.compile(
+    r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t]+.*\n)+)(?P<error>\S.*)", re.MULTILINE
+)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _OWN_SOURCE = re.compile(r'File "[^"]*understudy[/\\]engine[/\\]source\.py"')
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+: .+)$", re.MULTILINE)
 
@@ -80,6 +84,13 @@ def fails_everywhere(problem: PySparkException) -> str | None:
     return f"{where}{found.group(1)}{f' ({causes[-1]})' if causes else ''}"
 
 
+def _last_of(traceback: re.Match[str]) -> str:
+    """A traceback in one line: the error, and where in the flow's own files it was raised, if it was."""
+    error = " ".join(traceback["error"].split())
+    frames = [frame for frame in _FRAME.finditer(traceback["frames"]) if "site-packages" not in frame["file"]]
+    return f"{error} ({frames[-1]['file']}:{frames[-1]['line']})" if frames else error
+
+
 def _text(problem: PySparkException) -> str:
     return (problem._stackTrace if isinstance(problem, CapturedException) else None) or str(problem)
 
@@ -87,7 +98,7 @@ def _text(problem: PySparkException) -> str:
 def shortened(text: str) -> str:
     """Spark's own words without the stack that follows them, and without the middle of a long traceback."""
     kept: list[str] = []
-    for line in text.strip().splitlines():
+    for line in _TRACEBACK.sub(_last_of, text.strip()).splitlines():
         if line.startswith(("\tat ", "=== Streaming Query", "JVM stacktrace", "Driver stacktrace")):
             break
         if line.startswith("~") and kept:

@@ -11,6 +11,7 @@ last push gives the same name and the same sequence numbers again.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -28,6 +29,7 @@ from understudy.flow.policy import SILENCE_MS_MIN
 from understudy.runtime.ingest.rows import to_table
 from understudy.runtime.transport.channel import SILENCE_S, Channel
 from understudy.runtime.transport.endpoint import Refused, connect
+from understudy.runtime.transport.leaving import OPEN
 from understudy.runtime.transport.pieces import FRAME_BYTES_MAX
 from understudy.runtime.transport.wire import Frame
 
@@ -66,10 +68,18 @@ class Client:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise UserError(f"{address!r} is no address. Write host:port, such as 127.0.0.1:7700.")
+        if name is not None and not isinstance(name, str):
+            raise UserError(f"{name!r} is no name for a client. Give a text.")
         if name is not None and any("\ud800" <= each <= "\udfff" for each in name):
             raise UserError(
                 f"{name!r} is no name for a client: it holds half a character. Give a name in UTF-8."
             )
+        if OPEN.cut_by_fork:
+            raise EnvironmentFailed(
+                "This process was forked from one with an open connection, and can make none of its own. "
+                "Close the client before the fork, or start processes with the method 'spawn'."
+            )
+        self._process_id = os.getpid()
         self.name = name or f"client-{uuid.uuid4().hex[:12]}"
         self._address = address
         self._timeout_s = timeout_s
@@ -87,11 +97,15 @@ class Client:
         """Push rows: a list of dicts, a dict of columns, a pandas frame or an Arrow table.
 
         Returns once they are safe. Waits while the flow cannot take more. Raises `RowError` if they do not
-        fit; then none of them was taken.
+        fit; then none of them was taken. `sequence` is for a push that may have arrived already: give the
+        number that it had.
         """
         table = to_table(self._source(source), rows)
+        counted = sequence is None
         if sequence is None:
             sequence = self._next[source]
+        if type(sequence) is not int or sequence < 0:
+            raise UserError(f"{sequence!r} is no sequence number of a push. Give a whole number from 0 on.")
         # Used up, answered or not: rows that may still arrive must not share it with others.
         self._next[source] = max(self._next[source], sequence + 1)
         body = _ipc(table)
@@ -100,13 +114,20 @@ class Client:
                 f"These {table.num_rows:,} rows for {source!r} take {len(body):,} bytes; one push may take "
                 f"{FRAME_BYTES_MAX:,} at most. Push them in parts."
             )
-        answer = self._exchange(
+        answer, sent = self._exchange(
             Frame({"kind": "push", "source": source, "sequence": sequence}, (body,)),
             lambda frame: frame.kind in ("accepted", "refused") and frame.head.get("sequence") == sequence,
         )
         if answer.kind == "refused":
             raise RowError(str(answer.head["why"]))
-        return Pushed(sequence, table.num_rows, int(answer.head["late"]), bool(answer.head["duplicate"]))
+        duplicate = bool(answer.head["duplicate"])
+        if duplicate and counted and sent == 1:
+            raise UserError(
+                f"These {table.num_rows:,} rows were not taken in: another client of the name {self.name!r} "
+                f"has pushed to {source!r} meanwhile, and this push was taken for one of its. Give each "
+                "client a name of its own, or none."
+            )
+        return Pushed(sequence, table.num_rows, int(answer.head["late"]), duplicate)
 
     def close_source(self, source: str) -> None:
         """Say that no more rows of this source will come: everything of it is sealed.
@@ -121,7 +142,9 @@ class Client:
         )
 
     def close(self) -> None:
-        """Disconnect. What was pushed stays."""
+        """Disconnect. What was pushed stays. In a forked process the client stays the parent's."""
+        if os.getpid() != self._process_id:
+            return
         self._over.set()
         connection = self._connection
         if connection is not None:
@@ -137,6 +160,12 @@ class Client:
         self.close()
 
     def _source(self, name: str) -> Source:
+        if os.getpid() != self._process_id:
+            raise UserError(
+                f"This client of {self._address} belongs to process {self._process_id}, from which this one "
+                "was forked. Close it before the fork and make another one here, or start processes with the "
+                "method 'spawn'."
+            )
         if self._over.is_set():
             raise UserError(f"This client of {self._address} was closed. Make another one to go on.")
         if not self._ready.wait(self._timeout_s) or self._refusal is not None:
@@ -148,9 +177,10 @@ class Client:
             raise FlowError(f"There is no source {name!r} in this flow. It has: {', '.join(self._sources)}.")
         return self._sources[name]
 
-    def _exchange(self, frame: Frame, is_answer: Callable[[Frame], bool]) -> Frame:
-        """Send until it is answered, over as many connections as it takes."""
+    def _exchange(self, frame: Frame, is_answer: Callable[[Frame], bool]) -> tuple[Frame, int]:
+        """Send until it is answered, over as many connections as it takes; the answer, and how many."""
         deadline = time.monotonic() + self._timeout_s
+        sent = 0
         asked: _Connection | None = None
         try:
             while time.monotonic() < deadline and not self._over.is_set():
@@ -161,10 +191,11 @@ class Client:
                     if connection is not asked:
                         asked = connection
                         asked.channel.send(frame)
+                        sent += 1
                 answer = self._heard(asked)
                 if answer is not None and is_answer(answer):
                     asked = None
-                    return answer
+                    return answer, sent
         finally:
             # An answer that still comes over it must not be taken for that to the next question.
             if asked is not None:

@@ -84,8 +84,10 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_it_ends_with_its_owner(tmp_path: Path, end: signal.Signals, eventually: Any) -> None:
+@pytest.mark.parametrize(
+    ("end", "stopped"), [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGKILL, True)]
+)
+def test_it_ends_with_its_owner(tmp_path: Path, end: signal.Signals, stopped: bool, eventually: Any) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -95,6 +97,8 @@ def test_it_ends_with_its_owner(tmp_path: Path, end: signal.Signals, eventually:
     )
     assert owner.stdout is not None
     java = psutil.Process(int(owner.stdout.readline()))
+    if stopped:
+        java.suspend()
     owner.send_signal(end)
     owner.wait()
     owner.stdout.close()
@@ -123,13 +127,42 @@ def test_java_ends_although_its_owner_is_killed_before_it_could_hear_of_it(tmp_p
             java.kill()
 
 
-def test_a_server_whose_shell_is_stopped_too_can_be_killed(tmp_path: Path) -> None:
+def test_a_server_whose_shell_is_stopped_too_can_be_killed(tmp_path: Path, eventually: Any) -> None:
     server = ZooKeeperServer(tmp_path).start()
-    java = psutil.Process(server.pid)
-    os.killpg(os.getpgid(server.pid), signal.SIGSTOP)
+    group = os.getpgid(server.pid)
+    os.killpg(group, signal.SIGSTOP)
     server.kill()
     assert not server.running
-    assert not java.is_running() or java.status() == psutil.STATUS_ZOMBIE
+    eventually(lambda: not _group(group))
+
+
+def test_a_server_that_does_not_answer_in_time_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Any
+) -> None:
+    groups: list[int] = []
+
+    def never(_port: int) -> bool:
+        groups.append(os.getpgid(server.pid))
+        return False
+
+    server = ZooKeeperServer(tmp_path)
+    monkeypatch.setattr(module, "READY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(module, "_answers", never)
+    with pytest.raises(EnvironmentFailed, match="did not answer"):
+        server.start()
+    eventually(lambda: not _group(groups[0]))
+
+
+def _group(group: int) -> list[psutil.Process]:
+    """The processes of a group that have not ended."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
 
 
 def test_a_shell_that_cannot_start_java_is_reported_with_the_log(

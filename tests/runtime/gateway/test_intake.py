@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import queue
 import threading
 import time
@@ -423,4 +425,50 @@ def test_a_source_whose_closing_cannot_be_kept_ends_the_gateway(tmp_path: Path) 
     with pytest.raises(us.EnvironmentFailed, match="closing/a cannot be made"):
         intake.close_source("a")
     assert len(failures) == 1
+    intake.end()
+
+
+def test_of_two_clients_with_one_name_no_row_is_lost_in_silence(gate: Gate) -> None:
+    address = gate.endpoint.address
+    with us.Client(address, name="web") as one, us.Client(address, name="web") as other:
+        # Both have been told where the name stands.
+        one._source("a")
+        other._source("a")
+        assert not one.push("a", rows(1)).duplicate
+        with pytest.raises(us.UserError, match="1 rows were not taken in: another client of the name 'web'"):
+            other.push("a", rows(2))
+        assert not one.push("a", rows(3)).duplicate
+        # A number that the caller gives may well have arrived.
+        assert other.push("a", rows(3), sequence=1).duplicate
+    assert gate.intake.rows_in == 2
+
+
+def test_a_push_that_is_numbered_below_zero_is_refused(gate: Gate) -> None:
+    body = to_stream(to_table(make_flow().sources["a"], rows(5)))
+    frame = Frame({"kind": "push", "source": "a", "sequence": -1}, [body])
+    answer = gate.intake.take_push("me", frame, lambda _: True)
+    assert answer is not None
+    assert (answer.kind, answer.head["why"]) == (
+        "refused",
+        "-1 is no sequence number of a push: they begin with 0.",
+    )
+
+
+def test_a_log_that_cannot_be_written_is_the_failure_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = make_flow()
+    failures: list[BaseException] = []
+    intake = Intake(flow, tmp_path, lambda _: None, failures.append)
+    intake.recover()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "writev", full)
+    body = to_stream(to_table(flow.sources["a"], rows(5)))
+    with pytest.raises(us.EnvironmentFailed, match="No space left"):
+        intake.take_push("me", Frame({"kind": "push", "source": "a", "sequence": 0}, [body]), lambda _: True)
+    assert ["No space left" in str(failure) for failure in failures] == [True]
+    # Its other parts are still to be ended.
     intake.end()

@@ -263,3 +263,23 @@ def test_a_reader_is_closed_when_its_source_ends(tmp_path: Path) -> None:
     _, feed, _ = started(Script((us.Batch(ended=True),)), tmp_path)
     run_feed(feed, lambda: True, lambda: 0, Event())
     assert feed._reader.closed  # type: ignore[attr-defined]
+
+
+def test_a_file_that_appears_before_those_already_read_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "b.jsonl").write_text(line(1) + "\n")
+    (folder / "c.jsonl").touch()
+    (folder / "d.jsonl").write_text(line(2) + "\n")
+    _, reader, _ = started(us.Files(folder, SCHEMA, follow=True), tmp_path)
+    for _ in range(3):
+        reader.step(0)
+    assert not caplog.text
+    (folder / "a.jsonl").write_text(line(3) + "\n")
+    for _ in range(3):
+        reader.step(0)
+    assert [record.getMessage().split(", for ")[0] for record in caplog.records] == [
+        f"source 's': {folder}/a.jsonl is not read"
+    ]

@@ -206,3 +206,9 @@ def test_no_rows_are_a_push_too() -> None:
     assert to_table(SOURCE, {}).schema.equals(SOURCE.arrow_schema)
     guessed = pa.table({"name": pa.array([], pa.float64()), "ts": pa.array([], pa.bool_())})
     assert to_table(SOURCE, guessed).schema.equals(SOURCE.arrow_schema)
+
+
+def test_a_frame_with_two_columns_of_one_name_is_refused() -> None:
+    frame = pd.DataFrame([[1, 2]], columns=["n", "n"])
+    with pytest.raises(us.RowError, match="two columns of one name"):
+        to_table(SOURCE, frame)

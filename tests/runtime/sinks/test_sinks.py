@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import understudy as us
 from disk_kit import DiskRecord
+from understudy.runtime.folder_lock import OUTPUT_LOCK
 from understudy.runtime.sinks.naming import file_name
 
 FORMATS = [us.Parquet, us.JsonLines]
@@ -260,3 +261,12 @@ def test_a_callback_gets_the_rows_and_their_range() -> None:
 def test_reading_where_nothing_is_names_the_folder(tmp_path: Path) -> None:
     with pytest.raises(us.UserError, match="nowhere: there is no such folder"):
         us.read_output(tmp_path / "nowhere")
+
+
+def test_a_folder_to_which_no_sink_writes_is_told_from_one_without_rows(tmp_path: Path) -> None:
+    for sink in ("counts", "sums"):
+        (tmp_path / sink).mkdir()
+        (tmp_path / sink / OUTPUT_LOCK).touch()
+    assert us.read_output(tmp_path / "counts").num_rows == 0
+    with pytest.raises(us.UserError, match=f"Below it there are: {tmp_path}/counts, {tmp_path}/sums"):
+        us.read_output(tmp_path)

@@ -238,8 +238,9 @@ class ZooKeeperServer:
                     process.wait(STOP_TIMEOUT_S)
                     break
         cast(IO[bytes], process.stdin).close()
-        # One that is stopped waits for nobody.
-        process.kill()
+        # A shell that is stopped waits for nobody, and one of the two may outlive Java by a moment.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         cast(IO[bytes], process.stdout).close()
 

@@ -168,7 +168,11 @@ class Intake:
             room.set()
         for thread in self._threads:
             thread.join(timeout=10)
-        self._ingest.commit()
+        try:
+            self._ingest.commit()
+        except EnvironmentFailed as problem:
+            # Nothing of it was acknowledged, and the rest of the process is still to be ended in order.
+            log.error("the log could not be committed at the end: %s", problem)  # noqa: TRY400
         self._ingest.close()
 
     # --- readers and sealing -----------------------------------------------------------------------------
@@ -256,6 +260,8 @@ class Intake:
             if source is None:
                 known = ", ".join(self._flow.sources)
                 raise UserError(f"There is no source {source_name!r} in this flow. It has: {known}.")  # noqa: TRY301
+            if sequence < 0:
+                raise UserError(f"{sequence} is no sequence number of a push: they begin with 0.")  # noqa: TRY301
             if source_name in self._feeds:
                 own = source.kind.describe()
                 raise UserError(f"Source {source_name!r} takes no rows from clients: {own}.")  # noqa: TRY301
@@ -271,7 +277,11 @@ class Intake:
         except BrokenInvariant as problem:
             self._on_failure(problem)
             raise
-        self._ingest.commit(accepted.position)
+        try:
+            self._ingest.commit(accepted.position)
+        except EnvironmentFailed as problem:
+            self._on_failure(problem)
+            raise
         self._sealed.set()
         late, duplicate = accepted.late, accepted.duplicate
         return Frame({"kind": "accepted", **answered, "duplicate": duplicate, "late": late})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,8 @@ class FilesReader(Reader):
         self._incomplete: _Incomplete | None = None
         #: Whether files may still grow, and others appear.
         self._grows = kind.follow
+        #: The files that the last look found; None before the first one with a position.
+        self._known: frozenset[str] | None = None
         #: Whether the last look came upon a file that is still being written.
         self._waits = False
 
@@ -103,6 +106,7 @@ class FilesReader(Reader):
         files = self._files()
         names = sorted(files)
         if self._cursor is not None:
+            self._warn_of_passed(names, self._cursor.file)
             names = [name for name in names if name >= self._cursor.file]
         for index, name in enumerate(names):
             same = self._cursor is not None and self._cursor.file == name
@@ -129,6 +133,20 @@ class FilesReader(Reader):
             if block is not None:
                 return block
         return None
+
+    def _warn_of_passed(self, names: Sequence[str], current: str) -> None:
+        """Files are read in the order of their names: one that appears before those already read is not."""
+        # At the first look after a start nobody knows what appeared since.
+        known = names if self._known is None else self._known
+        for name in names:
+            if name < current and name not in known:
+                log.warning(
+                    "source %r: %s is not read, for it appeared after %s, which sorts behind it.",
+                    self._source.name,
+                    self._path / name,
+                    current,
+                )
+        self._known = frozenset(names)
 
     def _wait_for(self, path: Path, problem: NotParquet) -> None:
         """Note that a file is not complete yet; raise the problem if it has not changed for too long."""

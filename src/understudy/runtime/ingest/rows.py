@@ -89,10 +89,10 @@ def _columns(source: Source, rows: object) -> tuple[Mapping[str, Any], int]:
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.Table):
-        if len(set(rows.column_names)) != rows.num_columns:
-            raise RowError(f"{where}: the pushed table has two columns of one name: {rows.column_names}.")
+        _require_distinct(where, rows.column_names)
         return {name: rows.column(name) for name in rows.column_names}, rows.num_rows
     if type(rows).__module__.split(".")[0] == "pandas" and hasattr(rows, "columns"):
+        _require_distinct(where, [str(name) for name in rows.columns])
         return {str(name): rows[name] for name in rows.columns}, len(rows)  # type: ignore[index, arg-type]
     if isinstance(rows, Mapping):
         single = [name for name, column in rows.items() if not hasattr(column, "__len__")]
@@ -108,6 +108,11 @@ def _columns(source: Source, rows: object) -> tuple[Mapping[str, Any], int]:
         f"{where}: cannot read rows from {type(rows).__name__}. Push a list of dicts, a dict of columns, "
         "a pandas frame or an Arrow table."
     )
+
+
+def _require_distinct(where: str, names: list[str]) -> None:
+    if len(set(names)) != len(names):
+        raise RowError(f"{where}: the pushed table has two columns of one name: {names}.")
 
 
 def _from_dicts(source: Source, rows: Sequence[Any]) -> dict[str, list[Any]]:

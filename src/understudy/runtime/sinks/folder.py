@@ -7,6 +7,7 @@ What a crash leaves under hidden names was never delivered and is removed.
 
 from __future__ import annotations
 
+import errno
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,6 +85,6 @@ class FolderWriter(Writer):
             raise self._failure(problem) from problem
 
     def _failure(self, problem: OSError) -> EnvironmentFailed:
-        return EnvironmentFailed(
-            f"Output cannot be written to {self._folder}: {problem}. Name a folder that may be written."
-        )
+        full = problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        then = "Free the disk." if full else "Name a folder that may be written."
+        return EnvironmentFailed(f"Output cannot be written to {self._folder}: {problem}. {then}")

@@ -29,6 +29,8 @@ class OpenConnections:
         self._open: set[Closable] = set()
         self._changed = threading.Condition()
         self._leaving = False
+        #: Whether this process was forked from one with an open connection: Flight does not work here.
+        self.cut_by_fork = False
 
     @contextmanager
     def entered(self, connection: Closable) -> Iterator[None]:
@@ -46,6 +48,7 @@ class OpenConnections:
 
     def forget(self) -> None:
         """For a process that was forked: the connections are the parent's, and so are their threads."""
+        self.cut_by_fork = bool(self._open)
         self._open = set()
         self._changed = threading.Condition()
 
