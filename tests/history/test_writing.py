@@ -251,3 +251,31 @@ def test_a_process_killed_while_it_writes_leaves_a_history_that_the_next_goes_on
     fill(again, range(known + 1, known + 50))
     assert numbers_in(tmp_path) == list(range(known + 50))
     assert judge(tmp_path.glob("*.jsonl")).clean
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from understudy.history.records import SuspectedRecord
+from understudy.history.writing import PartedFile
+
+file = PartedFile(Path(sys.argv[1]), "flow", "n", part_bytes=2**20, total_bytes=2**30)
+record = SuspectedRecord(1, "n", "m")
+file.write([record] * 500)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
+file.write([record])
+print(file.stopped)
+"""
+
+
+def test_a_history_that_not_even_takes_its_last_word_has_it_beside_it(tmp_path: Path) -> None:
+    newest = tmp_path / "n.jsonl"
+    command = [sys.executable, "-c", LIMITED, str(newest)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
+    records = list(records_of(newest))
+    assert isinstance(records[-1], StoppedRecord)
+    assert records[-1].why == "File too large"
+    # A process that begins again puts it where it belongs.
+    PartedFile(newest, "flow", "n", part_bytes=2**20, total_bytes=2**30).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["n.jsonl"]
+    assert list(records_of(newest)) == records

@@ -13,7 +13,8 @@ records the others once more, which the judge accepts as a repetition. So neithe
 damage to it stands in the way of a restart.
 
 A history that cannot be written, above all because the disk is full, ends there: the last lines make room
-for a record that says so, and the process goes on without it. Nothing here raises because of a full disk.
+for a record that says so, and the process goes on without it. If not even that can be written, the record
+is a file of its own, `gateway.stopped`. Nothing here raises because of a full disk.
 """
 
 from __future__ import annotations
@@ -64,6 +65,12 @@ def older_parts(file: Path) -> dict[int, Path]:
         if whose == process and number is not None:
             found[number] = each
     return dict(sorted(found.items()))
+
+
+def stopped_mark(file: Path) -> Path:
+    """Where the record is that says that a history is not written any more, if it is not in the history."""
+    process, _ = process_and_part(file)
+    return file.with_name(f"{process}.stopped")
 
 
 class OnRecord:
@@ -165,7 +172,14 @@ class PartedFile:
                 os.write(self._descriptor, b"\n")
             if self._file.stat().st_size >= self._part_bytes:
                 self._retire()
+        self._take_in(stopped_mark(self._file))
         self._write_header(begins=True)
+
+    def _take_in(self, mark: Path) -> None:
+        """An earlier process could not say in its place that it stopped writing: it is said here."""
+        if mark.exists():
+            self._append(mark.read_text().splitlines())
+            mark.unlink()
 
     def _open(self) -> None:
         self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -215,17 +229,19 @@ class PartedFile:
             self._file,
             why,
         )
-        try:
-            self._say_stopped(why)
-        except OSError as another:
-            log.warning("The history %s cannot even say so: %s.", self._file, another)
+        said = f"{line(StoppedRecord(time.time_ns() // 1_000, self._process, why))}\n".encode()
+        for say in (self._say_stopped, stopped_mark(self._file).write_bytes):
+            try:
+                say(said)
+                break
+            except OSError as another:
+                log.warning("The history %s cannot even say so: %s.", self._file, another)
         self.close()
 
-    def _say_stopped(self, why: str) -> None:
+    def _say_stopped(self, said: bytes) -> None:
         """Write that this is the end over the last lines: a full disk has no room for one more."""
         if self._descriptor < 0:
             return
-        said = f"{line(StoppedRecord(time.time_ns() // 1_000, self._process, why))}\n".encode()
         with self._file.open("r+b") as file:
             size = file.seek(0, os.SEEK_END)
             start = max(0, size - TAIL_BYTES)
