@@ -155,3 +155,12 @@ def test_figures_of_a_gateway_that_is_away_say_how_old_they_are() -> None:
     assert (old.rows_in_per_s, old.rows_out_per_s) == (None, None)
     assert old.last_output_s == STATUS["last_output_s"] + 12.0
     assert old.sentence.endswith("; the gateway has not answered for 12 s")
+
+
+def test_a_process_that_was_ready_and_is_not_heard_of_does_not_start_spark() -> None:
+    lines = node_lines({}, {"node-1": True, "node-2": True, "node-3": False}, {"node-1", "node-3"})
+    assert [(line.node, line.state) for line in lines] == [
+        ("node-1", "not heard of"),
+        ("node-2", "starting Spark"),
+        ("node-3", "not running"),
+    ]

@@ -15,7 +15,7 @@ from process_kit import runs
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.loading import load
 from understudy.flow.policy import policy_named
-from understudy.runtime.folder_lock import lock_of_run, locks_of_outputs
+from understudy.runtime.folder_lock import FolderLock, lock_of_run, locks_of_outputs
 from understudy.runtime.local import LocalRun
 from understudy.runtime.settings import RunSettings
 
@@ -120,3 +120,10 @@ def test_a_run_does_not_write_where_another_run_is_about_to(tmp_path: Path) -> N
     again.take()
     assert us.JsonLines(tmp_path / "out").earlier_output() is None
     again.release()
+
+
+@pytest.mark.parametrize("folder", ["file", "file/below"])
+def test_a_file_in_the_place_of_a_folder_is_called_one(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFailed, match="a file is in its place, or above it"):
+        FolderLock(tmp_path / folder, "The folder", ValueError()).take()

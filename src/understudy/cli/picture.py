@@ -7,7 +7,7 @@ sessions/3 and replica 2 of stats/1, which sends to a sink.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,10 +99,13 @@ class Figures:
         return held_back + anew + old
 
 
-def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[NodeLine]:
+def node_lines(
+    status: Mapping[str, Any], running: Mapping[str, bool], were_ready: Collection[str] = ()
+) -> list[NodeLine]:
     """A line for each node that has a seat, is ready, or should run.
 
-    `running` maps the names that processes were started under to whether they run.
+    `running` maps the names that processes were started under to whether they run; `were_ready` names those
+    that have been ready since.
     """
     seats = seats_in(status)
     lines, shown = (_one_piece_lines if in_one_piece(seats) else _partitioned_lines)(status, seats)
@@ -115,7 +118,8 @@ def node_lines(status: Mapping[str, Any], running: Mapping[str, bool]) -> list[N
     unknown = "not heard of yet" if early else "starting Spark"
     for process, runs in running.items():
         if process not in shown:
-            lines.append(NodeLine(process, "-", unknown if runs else "not running"))
+            silent = "not heard of" if process in were_ready else unknown
+            lines.append(NodeLine(process, "-", silent if runs else "not running"))
     return lines
 
 

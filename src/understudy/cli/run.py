@@ -186,8 +186,9 @@ class _Shown:
         # While the gateway is away, what it last said is the best that is known.
         before, now = (self._recent[0], self._recent[-1]) if self._recent else ({}, {})
         running = {name: child.running for name, child in self._run.children.items() if name != "gateway"}
+        were_ready = {name for name in running if self._run.came_up(name)}
         flow = figures(before, now, self._gateway.away_s)
-        self._view.show(now.get("epoch", 0), node_lines(now, running), flow)
+        self._view.show(now.get("epoch", 0), node_lines(now, running, were_ready), flow)
 
     def _tell_restarts(self) -> None:
         for name, child in self._run.children.items():

@@ -40,6 +40,10 @@ class FolderLock:
             self._folder.mkdir(parents=True, exist_ok=True)
             # Python opens files so that no program that is started inherits them.
             file = os.open(self._folder / self._name, os.O_RDWR | os.O_CREAT, 0o644)
+        except (FileExistsError, NotADirectoryError) as problem:
+            raise EnvironmentFailed(
+                f"{self._what} {self._folder} cannot be used: a file is in its place, or above it."
+            ) from problem
         except OSError as problem:
             raise EnvironmentFailed(f"{self._what} {self._folder} cannot be used: {problem}.") from problem
         try:

@@ -216,18 +216,19 @@ class LocalRun:
         child = self._children.get("gateway")
         return child is not None and not child.running and finished_file(self.settings.path).exists()
 
-    def _came_up(self, name: str) -> bool:
+    def came_up(self, name: str) -> bool:
+        """Whether a process, as it was last started, has been ready."""
         return ready_file(self.settings.path, name).exists()
 
     def _note_beginning(self) -> None:
         """The run has begun once every place could be filled: from then on there is state to lose."""
-        ready = sum(self._came_up(name) for name in self.node_names)
-        self._begun = self._begun or (self._came_up("gateway") and ready >= self._places)
+        ready = sum(self.came_up(name) for name in self.node_names)
+        self._begun = self._begun or (self.came_up("gateway") and ready >= self._places)
 
     def _ends_the_run(self, child: Child) -> bool:
         if not child.failed:
             return False
-        if child.process.returncode == UserError.exit_code and self._came_up(child.name):
+        if child.process.returncode == UserError.exit_code and self.came_up(child.name):
             return True
         return not self._begun
 
@@ -312,7 +313,7 @@ class LocalRun:
     def _restart_when_due(self, child: Child) -> None:
         now_s = time.monotonic()
         if child.again_at is None:
-            worked = self._came_up(child.name) and now_s - child.started_at > WORKED_S
+            worked = self.came_up(child.name) and now_s - child.started_at > WORKED_S
             child.failures = 0 if not child.failed else 1 if worked else child.failures + 1
             child.again_at = now_s + _retry_pause_s(child.failures)
             if child.failed:
