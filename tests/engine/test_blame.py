@@ -127,3 +127,9 @@ def test_of_a_traceback_the_error_and_the_users_own_line_are_said() -> None:
 def test_of_a_traceback_without_a_line_of_the_users_the_error_is_said() -> None:
     own = "\n".join(line for line in RAISED.splitlines() if "flow.py" not in line and "77" not in line)
     assert shortened(own).endswith("worker: ZeroDivisionError: integer division by zero")
+
+
+@pytest.mark.timeout(20)
+def test_a_traceback_that_breaks_off_is_left_as_it_is_and_takes_no_time() -> None:
+    half = "Traceback (most recent call last):\n" + '  File "flow.py", line 8\n' * 200
+    assert shortened(half).startswith('Traceback (most recent call last): File "flow.py", line 8')

@@ -41,7 +41,7 @@ _SLOW_START = re.compile(
 )
 #: The rows of a group did not arrive at a Spark task.
 _TRACEBACK = re.compile(
-    r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t]+.*\n)+)(?P<error>\S.*)", re.MULTILINE
+    r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<error>\S.*)", re.MULTILINE
 )
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _OWN_SOURCE = re.compile(r'File "[^"]*understudy[/\\]engine[/\\]source\.py"')
