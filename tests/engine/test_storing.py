@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from understudy.engine import storing
 from understudy.engine.storing import (
     Digests,
     link_checkpoint,
@@ -50,6 +51,24 @@ def test_only_what_the_last_micro_batch_needs_is_linked(checkpoint: Path, tmp_pa
     logs = {"offsets/7", "offsets/8", "commits/7", "commits/8"}
     assert names(tmp_path / "into") == {"metadata", *logs, *state}
     assert (tmp_path / "into" / "metadata").stat().st_ino == (checkpoint / "metadata").stat().st_ino
+
+
+def test_a_file_that_spark_removes_meanwhile_is_no_longer_needed(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark makes a full copy of the state, and removes what that makes needless, while links are made."""
+    store = checkpoint / "state" / "0" / "0"
+    really = storing.link
+
+    def overtaken(source: Path, target: Path) -> None:
+        if source.name == "6.snapshot":
+            (store / "9.snapshot").write_text("all through 9")
+            source.unlink()
+        really(source, target)
+
+    monkeypatch.setattr(storing, "link", overtaken)
+    link_checkpoint(checkpoint, tmp_path / "into")
+    assert {name for name in names(tmp_path / "into") if "state" in name} == {"state/0/0/9.snapshot"}
 
 
 def test_a_checkpoint_without_a_commit_is_refused(tmp_path: Path) -> None:
