@@ -4,79 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
-import queue
 import threading
-import time
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from intake_kit import PATIENCE_S, WIDTH_US, Gate, make_flow, push_of, rows
 
 import understudy as us
 from disk_kit import DiskRecord
-from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.bucket import NOTHING
 from understudy.core.errors import BrokenInvariant
-from understudy.runtime.gateway import intake as module
 from understudy.runtime.gateway.intake import Intake
 from understudy.runtime.ingest import stamper
-from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
+from understudy.runtime.ingest.buckets import end_bucket
 from understudy.runtime.ingest.rows import to_stream, to_table
-from understudy.runtime.transport.channel import Channel
-from understudy.runtime.transport.endpoint import Endpoint
 from understudy.runtime.transport.wire import Frame
-
-WIDTH_US = 100_000
-PATIENCE_S = 30.0
-
-
-def make_flow(**options: str) -> us.Flow:
-    flow = us.Flow("f", bucket="100 ms")
-    for name in ("a", "b"):
-        flow.source(name, us.Push("id int, ts timestamp"), time="ts", **options)
-    return flow
-
-
-class Gate:
-    """An intake behind a port, and what it sealed."""
-
-    def __init__(self, flow: us.Flow, folder: Path) -> None:
-        self.failures: list[BaseException] = []
-        self.sealed: queue.Queue[SealedBucket] = queue.Queue()
-        self.intake = Intake(flow, folder, self._on_sealed, self.failures.append)
-        self.recovered = self.intake.recover()
-        self.endpoint = Endpoint()
-        self.endpoint.handle("push", self.intake.admit)
-        self.endpoint.ready()
-        self.intake.start()
-
-    def _on_sealed(self, buckets: list[SealedBucket]) -> None:
-        for bucket in buckets:
-            self.sealed.put(bucket)
-
-    def client(self) -> us.Client:
-        return us.Client(self.endpoint.address, timeout_s=PATIENCE_S)
-
-    def next(self) -> tuple[str, BucketId]:
-        bucket = self.sealed.get(timeout=PATIENCE_S)
-        return bucket.source, bucket.number
-
-    def end(self) -> None:
-        self.intake.end()
-        self.endpoint.end()
-        assert self.failures == []
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    gate = Gate(make_flow(), tmp_path)
-    yield gate
-    gate.end()
-
-
-def rows(*buckets: int) -> list[dict[str, int]]:
-    return [{"id": number, "ts": number * WIDTH_US} for number in buckets]
 
 
 def test_sources_seal_and_end_each_on_their_own(gate: Gate) -> None:
@@ -141,12 +85,6 @@ def test_the_log_keeps_the_bytes_that_a_client_sent(gate: Gate, tmp_path: Path) 
     assert pushed(gate, body).kind == "accepted"
     (log,) = (tmp_path / "log").glob("*.wal")
     assert body in log.read_bytes()
-
-
-def push_of(number: int) -> Frame:
-    """The first push of a client to source `a`: one row, of this bucket."""
-    body = bytes(to_stream(to_table(make_flow().sources["a"], rows(number))))
-    return Frame({"kind": "push", "source": "a", "sequence": 0}, (body,))
 
 
 class LoneIntake:
@@ -221,156 +159,6 @@ def test_rows_that_were_damaged_on_their_way_are_refused(gate: Gate) -> None:
 def test_a_push_to_an_unknown_source_is_refused_with_its_name(gate: Gate) -> None:
     with gate.client() as client, pytest.raises(us.FlowError, match="no source 'c'"):
         client.push("c", rows(1))
-
-
-def test_back_pressure_is_not_silence(tmp_path: Path) -> None:
-    gate = Gate(make_flow(idle="300 ms", late="drop"), tmp_path)
-    with gate.client() as client:
-        client.push("a", rows(1))
-        gate.intake.room("a", False)
-        late: queue.Queue[int] = queue.Queue()
-        pushing = threading.Thread(
-            target=lambda: [late.put(client.push("a", rows(n)).late) for n in range(2, 8)]
-        )
-        pushing.start()
-        # Silence is time that passes: five times the idle time, in which all these buckets would be sealed.
-        time.sleep(1.5)
-        gate.intake.room("a", True)
-        assert [late.get(timeout=PATIENCE_S) for _ in range(2, 8)] == [0] * 6
-        pushing.join()
-    gate.end()
-
-
-def test_a_client_that_waits_for_room_counts_as_heard(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = threading.Semaphore(0)
-    honest = gate.intake.wait_room
-
-    def waiting(source: str, timeout_s: float) -> bool:
-        asked.release()
-        return honest(source, timeout_s)
-
-    monkeypatch.setattr(gate.intake, "wait_room", waiting)
-    gate.intake.room("a", False)
-    channel = Channel("client c", lambda _frame: None, lambda _reason: None)
-    session = gate.intake.admit({"client": "c"})
-    session.on_open(channel)
-    channel.heard_at = long_ago = time.monotonic() - 1_000
-    thread = threading.Thread(target=session.on_frame, args=(push_of(1),))
-    thread.start()
-    # The second time that it asks for room, it has waited once.
-    for _ in range(2):
-        assert asked.acquire(timeout=PATIENCE_S)
-    assert channel.heard_at > long_ago
-    gate.intake.room("a", True)
-    thread.join()
-    assert channel.waiting == 2, "its sources, and the answer to its push"
-
-
-class Clock:
-    """The monotonic clock, moved ahead at will. It tells when it was read again."""
-
-    def __init__(self) -> None:
-        self.ahead_us = 0
-        self._reads = threading.Semaphore(0)
-
-    def __call__(self) -> int:
-        self._reads.release()
-        return time.monotonic_ns() // 1_000 + self.ahead_us
-
-    def wait_reads(self, times: int) -> None:
-        while self._reads.acquire(blocking=False):
-            pass
-        for _ in range(times):
-            assert self._reads.acquire(timeout=PATIENCE_S)
-
-
-class OwnClock(Clock):
-    """A clock of its own, that moves by `step_us` whenever it is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.step_us = 0
-
-    def __call__(self) -> int:
-        self.ahead_us += self.step_us
-        super().__call__()
-        return self.ahead_us
-
-
-def test_a_source_without_room_is_not_silent_although_no_push_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticks = OwnClock()
-    monkeypatch.setattr(module, "monotonic_us", ticks)
-    gate = Gate(make_flow(idle="10 s"), tmp_path)
-    with gate.client() as client:
-        client.push("a", rows(1))
-        gate.intake.room("a", False)
-        sealed = gate.intake.sealed_through["a"]
-        ticks.step_us = 500_000
-        # Three times the idle time, in steps too short to count as a stopped process.
-        ticks.wait_reads(60)
-        assert gate.intake.sealed_through["a"] == sealed
-        gate.intake.room("a", True)
-        # With room the same silence counts: the row's bucket is sealed.
-        while gate.next() != ("a", 1):
-            pass
-    gate.end()
-
-
-def test_a_stopped_process_is_not_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = Clock()
-    monkeypatch.setattr(module, "monotonic_us", ticks)
-    gate = Gate(make_flow(idle="10 s", late="drop"), tmp_path)
-    with gate.client() as client:
-        client.push("a", rows(1))
-        ticks.ahead_us = 30_000_000
-        ticks.wait_reads(5)
-        assert client.push("a", rows(2)).late == 0
-    gate.end()
-
-
-def test_a_wall_clock_that_is_set_forward_is_not_silence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticks, walls = Clock(), count(time.time_ns() // 1_000, 900_000)
-    monkeypatch.setattr(module, "monotonic_us", ticks)
-    monkeypatch.setattr(module, "now_us", lambda: next(walls))
-    gate = Gate(make_flow(idle="10 s", late="drop"), tmp_path)
-    with gate.client() as client:
-        client.push("a", rows(1))
-        ticks.wait_reads(30)
-        assert client.push("a", rows(2)).late == 0
-    gate.end()
-
-
-def test_a_reader_that_has_not_begun_is_not_silent(tmp_path: Path) -> None:
-    flow = us.Flow("f", bucket="100 ms")
-    generator = us.Generator("id int, ts timestamp", lambda seed, first, count: {"id": [0] * count}, 100)
-    flow.source("a", generator, time="ts", idle="100 ms", late="drop")
-    first = Gate(flow, tmp_path)
-    first.intake.start_readers()
-    assert first.next()[0] == "a"
-    first.end()
-    sealed = first.intake.sealed_through
-    again = Gate(flow, tmp_path)
-    # Silence is time that passes: nodes may take this long to start, and far longer.
-    time.sleep(0.5)
-    assert again.intake.sealed_through == sealed
-    again.end()
-
-
-def test_a_reader_that_finds_nothing_more_is_silent(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl").write_text('{"id": 1, "ts": "2026-01-01T00:00:00Z"}\n')
-    flow = us.Flow("f", bucket="100 ms")
-    files = us.Files(tmp_path / "in", "id int, ts timestamp", follow=True)
-    flow.source("a", files, time="ts", idle="150 ms")
-    gate = Gate(flow, tmp_path / "run")
-    gate.intake.start_readers()
-    while gate.sealed.get(timeout=PATIENCE_S).table is None:
-        pass
-    gate.end()
 
 
 def test_a_source_that_fetches_its_rows_takes_none_from_clients_and_is_closed_by_one_behind_its_rows(
