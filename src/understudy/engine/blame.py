@@ -39,11 +39,11 @@ _FUNCTION = re.compile(
 _SLOW_START = re.compile(
     _RAISED + r"java\.net\.SocketTimeoutException: .*worker to connect back", re.MULTILINE
 )
-#: The rows of a group did not arrive at a Spark task.
 _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<error>\S.*)", re.MULTILINE
 )
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+#: The rows of a group did not arrive at a Spark task.
 _OWN_SOURCE = re.compile(r'File "[^"]*understudy[/\\]engine[/\\]source\.py"')
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+: .+)$", re.MULTILINE)
 
