@@ -48,9 +48,9 @@ class Gateway:
     def frame(self, channel: Channel, frame: Frame) -> None:
         self.pushed.put((channel, frame))
 
-    def answer(self, channel: Channel, frame: Frame, late: int) -> None:
+    def answer(self, channel: Channel, frame: Frame, late: int, *, duplicate: bool = False) -> None:
         head = {name: frame.head[name] for name in ("source", "sequence")}
-        channel.send(Frame({"kind": "accepted", **head, "duplicate": False, "late": late}))
+        channel.send(Frame({"kind": "accepted", **head, "duplicate": duplicate, "late": late}))
 
 
 @pytest.fixture
@@ -124,7 +124,8 @@ def test_a_repeated_push_does_not_set_the_count_back(gateway: Gateway) -> None:
     assert numbers == [0, 1, 0, 2]
 
 
-def test_a_push_is_repeated_over_the_next_connection(gateway: Gateway) -> None:
+@pytest.mark.parametrize("duplicate", [False, True], ids=["it was lost", "its answer was lost"])
+def test_a_push_is_repeated_over_the_next_connection(gateway: Gateway, duplicate: bool) -> None:
     seen = []
 
     def answers_the_second(channel: Channel, frame: Frame) -> None:
@@ -132,11 +133,11 @@ def test_a_push_is_repeated_over_the_next_connection(gateway: Gateway) -> None:
         if len(seen) == 1:
             channel.close("for a test")
         else:
-            gateway.answer(channel, frame, late=3)
+            gateway.answer(channel, frame, late=3, duplicate=duplicate)
 
     gateway.frame = answers_the_second  # type: ignore[method-assign]
     with Client(gateway.endpoint.address) as client:
-        assert client.push("a", ROWS).late == 3
+        assert client.push("a", ROWS).duplicate == duplicate
     assert seen == [0, 0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 
 import pytest
@@ -65,12 +66,24 @@ def test_a_connection_that_cannot_be_closed_does_not_keep_the_others(monkeypatch
 
 
 def test_a_forked_process_leaves_the_connections_of_its_parent_alone() -> None:
-    connection = Connection()
-    # Held by another thread at the moment of the fork, for all that a child knows.
-    with OPEN.entered(connection), OPEN._changed:
+    connection, held, may_go = Connection(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with OPEN._changed:
+            held.set()
+            may_go.wait(30)
+
+    with OPEN.entered(connection):
+        # Another thread holds the lock at the moment of the fork, and does not come along.
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait(10)
         child = os.fork()
         if not child:
+            signal.alarm(10)
             left = OPEN.leave(timeout_s=5)
             os._exit(0 if left and not connection.closed.is_set() else 1)
         _, status = os.waitpid(child, 0)
+        may_go.set()
+        holder.join()
     assert os.waitstatus_to_exitcode(status) == 0
