@@ -32,7 +32,8 @@ from understudy.engine.jvm import start_jvm
 from understudy.engine.session import session
 from understudy.runtime.process import leave_at_once
 
-BATCH_ROWS_MAX = 500_000
+#: About as many bytes as our engines are given at once when they are behind: 64 MB.
+BATCH_ROWS_MAX = 1_600_000
 
 
 class Rows(InputPartition):

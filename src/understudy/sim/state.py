@@ -61,7 +61,7 @@ FIXED = frozenset(
     {
         *("name", "topology", "limits", "timing", "isolated", "flow", "observers", "dealing", "lag_buckets"),
         *("replicas", "nodes_wanted", "layout", "grace_ms", "make_controller", "copy", "buckets_max"),
-        *("bytes_max", "group_bytes_max", "acks_when_processed", "own"),
+        *("bytes_max", "group_buckets_max", "group_bytes_max", "acks_when_processed", "own"),
     }
 )
 #: What only records the past, or is derived from the rest: copied, and no part of its state.

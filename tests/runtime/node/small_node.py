@@ -13,7 +13,14 @@ from small_engine import SmallEngine, bucket_of_rows
 from understudy.core.bucket import Bucket
 from understudy.core.edge.outlet import OutletState
 from understudy.core.host.parcels import Began, FetchState
-from understudy.core.replica.events import CopyState, Processed, Produced, Progress, SnapshotTaken
+from understudy.core.replica.events import (
+    CopyState,
+    LimitGroups,
+    Processed,
+    Produced,
+    Progress,
+    SnapshotTaken,
+)
 from understudy.core.shape.partition import Copy, Partition
 from understudy.history.reading import records_of
 from understudy.runtime.node.copy import CopyParts, HostedCopy
@@ -38,6 +45,7 @@ class Node:
         self.settings = RunSettings("run", "flow.py", str(folder), "")
         self.recorder = RunRecorder(self.settings, "flow", "n1")
         self.host_events: queue.Queue[Any] = queue.Queue()
+        self.limits: list[LimitGroups] = []
         self.failures: list[BaseException] = []
         self.engines: list[SmallEngine] = []
         self.copies: list[HostedCopy] = []
@@ -50,7 +58,9 @@ class Node:
 
     def inside(self, copy: Copy, epoch: int, event: object) -> None:
         assert epoch == EPOCH
-        if not isinstance(event, Progress):
+        if isinstance(event, LimitGroups):
+            self.limits.append(event)
+        elif not isinstance(event, Progress):
             self.host_events.put(event)
 
     def engine(self) -> SmallEngine:

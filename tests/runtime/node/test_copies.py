@@ -323,9 +323,9 @@ def test_an_engine_that_takes_buckets_one_by_one_gets_short_groups(
     run.push(range(1, 30))
     run.await_delivered(29)
     limits = {
-        resident.machine.below.group_buckets_max
+        resident.machine.below.manages.buckets_max
         for node in run.nodes.values()
         for resident in node.copies.host.residents.values()
         if resident.machine.below is not None
     }
-    assert all(1 <= limit <= 20 for limit in limits)
+    assert all(limit is not None and 1 <= limit <= 20 for limit in limits)

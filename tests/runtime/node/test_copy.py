@@ -16,6 +16,7 @@ from understudy.core.replica.events import (
     CopyState,
     FetchFailed,
     Installed,
+    LimitGroups,
     Processed,
     Produced,
     SnapshotFailed,
@@ -25,6 +26,7 @@ from understudy.core.shape.partition import Copy
 from understudy.history.records import HandedRecord, InstalledRecord, ProducedRecord, SnapshotRecord
 from understudy.runtime.node.copy import HostedCopy
 from understudy.runtime.node.mover import PURPOSE
+from understudy.runtime.node.pace import BUCKETS, BYTES
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted
 
@@ -58,6 +60,21 @@ def test_a_copy_that_begins_empty_works_and_its_deeds_are_on_record(node: Node) 
     handed, produced = (r for r in node.records() if isinstance(r, HandedRecord | ProducedRecord))
     assert (handed.of, handed.after, handed.through, handed.numbers) == ("flow/0:0", NOTHING, 3, (3,))
     assert (produced.of, produced.to, produced.number, produced.rows) == ("flow/0:0", "sink:out/0", 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("stepwise", "limit"),
+    [(False, LimitGroups(bytes_max=BYTES.first)), (True, LimitGroups(buckets_max=BUCKETS.first))],
+)
+def test_what_an_engine_may_be_given_first_is_said_before_it_gets_any(
+    node: Node, stepwise: bool, limit: LimitGroups
+) -> None:
+    def prepare(engine: SmallEngine) -> None:
+        engine.stepwise = stepwise
+
+    node.prepare = prepare
+    node.begun(node.copy(COPY))
+    assert node.limits == [limit]
 
 
 @pytest.mark.parametrize("what", ["start", "advance"])

@@ -10,14 +10,15 @@ import pytest
 from small_engine import SmallEngine
 
 from understudy.core.bucket import Bucket
+from understudy.core.replica.events import LimitGroups
 from understudy.engine.interface import Snapshot
 from understudy.runtime.node.pace import (
+    BUCKETS,
     BUSY,
+    BYTES,
     GROUPS_SEEN,
     HURRY_S,
     PERIOD_MAX_S,
-    STRIDE_FIRST,
-    STRIDE_MAX,
     STRIDE_S,
     Pace,
     Stride,
@@ -72,10 +73,10 @@ def test_no_engine_rests_just_after_a_loss() -> None:
 @pytest.mark.parametrize(
     ("groups", "buckets_max"),
     [
-        ([], STRIDE_FIRST),
+        ([], BUCKETS.first),
         ([(STRIDE_S, 4)], 4),
         ([(STRIDE_S * 10, 4)], 1),
-        ([(0.0, 1)], STRIDE_MAX),
+        ([(0.0, 1)], BUCKETS.most),
         # One quick group does not make a long one of the next.
         ([(STRIDE_S, 4), (STRIDE_S, 40)], 4),
         ([(STRIDE_S, 4), *[(STRIDE_S, 40)] * GROUPS_SEEN], 40),
@@ -84,10 +85,36 @@ def test_no_engine_rests_just_after_a_loss() -> None:
 def test_buckets_that_are_taken_one_by_one_come_by_the_time_they_take(
     groups: list[tuple[float, int]], buckets_max: int
 ) -> None:
-    stride = Stride()
+    stride = Stride(BUCKETS)
     for group in groups:
         stride.took(*group)
-    assert stride.buckets_max == buckets_max
+    assert stride.most == buckets_max
+
+
+MB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("groups", "bytes_max"),
+    [
+        ([], 16 * MB),
+        ([(STRIDE_S, 16 * MB)], 16 * MB),
+        ([(STRIDE_S / 2, 16 * MB)], 32 * MB),
+        ([(0.1, 16 * MB)], BYTES.most),
+        # A slow query is not given less: its micro-batches have their fixed cost.
+        ([(STRIDE_S * 10, 16 * MB)], BYTES.least),
+        # Small groups say nothing of large ones.
+        ([(STRIDE_S / 2, 16 * MB), *[(0.2, 1_000)] * GROUPS_SEEN], 32 * MB),
+        ([(0.2, 0)], BYTES.first),
+    ],
+)
+def test_a_quick_engine_that_is_behind_gets_large_groups(
+    groups: list[tuple[float, int]], bytes_max: int
+) -> None:
+    stride = Stride(BYTES)
+    for group in groups:
+        stride.took(*group)
+    assert stride.most == bytes_max
 
 
 class Waiting:
@@ -99,7 +126,7 @@ class Waiting:
     def produced(self, shares: Shares) -> None:
         pass
 
-    def limit_groups(self, buckets_max: int) -> None:
+    def limit_groups(self, limit: LimitGroups) -> None:
         pass
 
     def processed(self) -> None:

@@ -13,10 +13,11 @@ import pytest
 from small_engine import SmallEngine, bucket_of_rows, failing, rows_at
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.replica.events import LimitGroups
 from understudy.core.shape.partition import Partition
 from understudy.engine.interface import Emit, Output, Snapshot
 from understudy.runtime.node import worker as module
-from understudy.runtime.node.pace import STRIDE_S, Pace
+from understudy.runtime.node.pace import BYTES, STRIDE_S, Pace
 from understudy.runtime.node.worker import Shares, Worker
 from understudy.runtime.payload import decode, encode
 
@@ -34,8 +35,8 @@ class Owner:
     def produced(self, shares: Shares) -> None:
         self.said.put(("produced", shares))
 
-    def limit_groups(self, buckets_max: int) -> None:
-        self.said.put(("limit", buckets_max))
+    def limit_groups(self, limit: LimitGroups) -> None:
+        self.said.put(("limit", limit))
 
     def processed(self) -> None:
         self.said.put(("processed", None))
@@ -146,7 +147,15 @@ def test_an_engine_that_takes_buckets_one_by_one_gets_as_many_as_it_manages_in_t
     for _ in range(2):
         worker.process([Bucket(1), Bucket(2)])
     # Two in a little more than the time there is: one. It is said when it changes.
-    assert [owner.next() for _ in range(3)] == [("limit", 1), ("processed", None), ("processed", None)]
+    told = [("limit", LimitGroups(buckets_max=1)), ("processed", None), ("processed", None)]
+    assert [owner.next() for _ in range(3)] == told
+
+
+def test_an_engine_that_is_quick_with_a_large_group_gets_larger_ones(make: Make, tmp_path: Path) -> None:
+    worker, owner = make(SmallEngine(tmp_path, (SINK,)))
+    assert worker.limit == LimitGroups(bytes_max=BYTES.first)
+    worker.process([Bucket(1, (), BYTES.first // 2), Bucket(2, (), BYTES.first // 2)])
+    assert [owner.next() for _ in range(2)][-1] == ("limit", LimitGroups(bytes_max=BYTES.most))
 
 
 def test_parts_of_several_producers_come_in_one_order_whatever_theirs_was(make: Make, tmp_path: Path) -> None:

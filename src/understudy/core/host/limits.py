@@ -14,7 +14,7 @@ class Limits:
     output_buckets_max: int = 100_000
     output_bytes_max: int = 128 * 2**20
     group_buckets_max: int = 1_000
-    group_bytes_max: int = 16 * 2**20
+    group_bytes_max: int = 64 * 2**20
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.merge import Merge
 from understudy.core.edge.messages import Send, Take, Taken
 from understudy.core.errors import PeerError, require
-from understudy.core.replica.events import AtEdge, Process, SendTo
+from understudy.core.replica.events import AtEdge, LimitGroups, Process, SendTo
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Status
 
@@ -41,6 +41,8 @@ class Consumer:
         self.own = own
         self.group_buckets_max = group_buckets_max
         self.group_bytes_max = group_bytes_max
+        #: What the engine manages in time, within the two limits above.
+        self.manages = LimitGroups()
         self.acks_when_processed = acks_when_processed
         self.inlets = {
             partition: Inlet(f"{name} from {partition}", statuses, own=own, through=through)
@@ -66,7 +68,10 @@ class Consumer:
         require(not self.busy, "a group was handed out while the engine works")
         if not self.merge.ready:
             return []
-        group = self.merge.take(self.group_buckets_max, self.group_bytes_max)
+        group = self.merge.take(
+            min(self.group_buckets_max, self.manages.buckets_max or self.group_buckets_max),
+            min(self.group_bytes_max, self.manages.bytes_max or self.group_bytes_max),
+        )
         self.busy = True
         sent = [] if self.acks_when_processed else self._acknowledge()
         return [*sent, Process(group)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from understudy.core.bucket import Bucket, BucketId
 from understudy.core.edge.messages import Attached, Detached, From, Message
 from understudy.core.edge.outlet import OutletState
+from understudy.core.errors import require
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.changes import Activated, Avail, Fail
 
@@ -93,9 +94,17 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True)
 class LimitGroups:
-    """The engine is slow for each bucket, so groups are short from now on: it lends its state between two."""
+    """What the engine manages in a few seconds, from now on: it lends its state only between two groups.
 
-    buckets_max: int
+    None: as much as the run's own limits allow.
+    """
+
+    buckets_max: int | None = None
+    bytes_max: int | None = None
+
+    def __post_init__(self) -> None:
+        for most in (self.buckets_max, self.bytes_max):
+            require(most is None or most > 0, f"a group cannot be limited to {most}")
 
 
 @dataclass(frozen=True, slots=True)

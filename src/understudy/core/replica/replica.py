@@ -148,8 +148,8 @@ class Replica:
                 if self.borrowing is not None:
                     self.borrowing.progressed = True
                 done = []
-            case LimitGroups(buckets_max):
-                self._below.group_buckets_max = buckets_max
+            case LimitGroups():
+                self._below.manages = event
                 done = []
             case Asked():
                 # Nothing to lend yet.

@@ -38,7 +38,7 @@ from understudy.engine.interface import CopyEngine, Snapshot
 from understudy.engine.storing import open_snapshot
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.mover import StateFetch
-from understudy.runtime.node.pace import STRIDE_FIRST, Pace
+from understudy.runtime.node.pace import Pace
 from understudy.runtime.node.worker import Shares, Worker, WorkerStats
 from understudy.runtime.recording import RunRecorder
 
@@ -170,8 +170,7 @@ class HostedCopy:
                 time_of=self._parts.time_of,
                 produced=produced,
             )
-        if engine.stepwise:
-            self.limit_groups(STRIDE_FIRST)
+        self.limit_groups(self._worker.limit)
         return True
 
     def _drop_engine(self) -> None:
@@ -236,8 +235,8 @@ class HostedCopy:
             self._recorder.produced_for(self.copy, consumer, buckets)
         self._hosting.inside(self.copy, self.epoch, Produced(shares))
 
-    def limit_groups(self, buckets_max: int) -> None:
-        self._hosting.inside(self.copy, self.epoch, LimitGroups(buckets_max))
+    def limit_groups(self, limit: LimitGroups) -> None:
+        self._hosting.inside(self.copy, self.epoch, limit)
 
     def processed(self) -> None:
         self._hosting.inside(self.copy, self.epoch, Processed())

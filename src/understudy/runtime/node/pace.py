@@ -1,4 +1,4 @@
-"""Pace: how long an engine rests after a group, and stride: how many buckets it is given at once.
+"""Pace: how long an engine rests after a group, and stride: how much it is given at once.
 
 Even an empty micro-batch costs a good tenth of a second of a core. Many engines on few cores that start a
 micro-batch for every bucket spend their time on fixed costs and fall behind; if each rests a little, the
@@ -9,15 +9,17 @@ settles by itself: a larger group takes longer, but less for each row.
 Copies rest each in its own time, so one may be most of a period behind its partner. When a process is lost,
 the surviving copies may have to take over for it: then no engine rests until they have reached its position.
 
-Where every bucket is a micro-batch of its own, a group takes as many times as long as it has buckets, and
-until it ends no output leaves and no state is lent. So there a group has the buckets of a few seconds, by
-what they have taken lately: a fixed number would be seconds on one machine and minutes on another.
+Until a group ends, no output leaves and no state is lent. So an engine that is behind is given what it
+manages in a few seconds, by what groups have taken lately: a fixed size would be seconds for one query and
+minutes for another. It is counted in bytes, or in buckets where every bucket is a micro-batch of its own.
+Quick queries gain most: with groups of up to 64 MB instead of 16, one that only counts took 40 % more rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
 from statistics import median
 
 from understudy.core.bucket import BucketId
@@ -32,28 +34,42 @@ GROUPS_SEEN = 9
 CATCHING_UP = 1.5
 #: Without rest after a loss: a few groups, so that a level gets what the level below it hurried for.
 HURRY_S = 4.0
-#: A group whose buckets are taken one by one takes about this long.
+#: A group takes about this long at most, where there is a choice.
 STRIDE_S = 2.0
-#: It has so many buckets before any has been timed, and never more than so many.
-STRIDE_FIRST = 5
-STRIDE_MAX = 50
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a stride is counted in: so much is given before any group was timed, and within these bounds."""
+
+    first: int
+    least: int
+    most: int
+
+
+BUCKETS = Measure(first=5, least=1, most=50)
+#: Fewer would save little time: each micro-batch has its fixed cost.
+BYTES = Measure(first=16 * 2**20, least=16 * 2**20, most=64 * 2**20)
 
 
 class Stride:
-    """How many buckets an engine that takes them one by one is given at once."""
+    """How much an engine is given at once, in one measure."""
 
-    def __init__(self) -> None:
-        self._bucket_s: deque[float] = deque(maxlen=GROUPS_SEEN)
+    def __init__(self, measure: Measure) -> None:
+        self._measure = measure
+        self._each_s: deque[float] = deque(maxlen=GROUPS_SEEN)
 
     @property
-    def buckets_max(self) -> int:
+    def most(self) -> int:
         """By the slowest of the last groups: shorter ones cost little here, a long one delays everything."""
-        if not self._bucket_s:
-            return STRIDE_FIRST
-        return max(1, min(STRIDE_MAX, int(STRIDE_S / max(self._bucket_s))))
+        if not self._each_s:
+            return self._measure.first
+        return max(self._measure.least, min(self._measure.most, int(STRIDE_S / max(self._each_s))))
 
-    def took(self, group_s: float, buckets: int) -> None:
-        self._bucket_s.append(max(group_s / buckets, 1e-6))
+    def took(self, group_s: float, amount: int) -> None:
+        # A much smaller group says nothing: its time is the fixed cost of a micro-batch.
+        if amount * 2 >= self._measure.least:
+            self._each_s.append(max(group_s / amount, 1e-12))
 
 
 class Pace:

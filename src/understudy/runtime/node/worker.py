@@ -18,9 +18,10 @@ from typing import Protocol, cast
 import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.replica.events import LimitGroups
 from understudy.core.shape.partition import Partition
 from understudy.engine.interface import CopyEngine, Output, Snapshot
-from understudy.runtime.node.pace import Pace, Stride
+from understudy.runtime.node.pace import BUCKETS, BYTES, Pace, Stride
 from understudy.runtime.payload import Part, encode, merged
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class WorkerOwner(Protocol):
 
     def produced(self, shares: Shares) -> None: ...
 
-    def limit_groups(self, buckets_max: int) -> None: ...
+    def limit_groups(self, limit: LimitGroups) -> None: ...
 
     def processed(self) -> None: ...
 
@@ -76,7 +77,7 @@ class Worker:
         self._engine = engine
         self._owner = owner
         self._pace = pace
-        self._stride = Stride() if engine.stepwise else None
+        self._stride = Stride(BUCKETS if engine.stepwise else BYTES)
         self._stream_for = stream_for
         self._time_of = time_of
         self._through = dict(produced)
@@ -94,6 +95,12 @@ class Worker:
     def snapshot(self, version: int, into: Path) -> None:
         """Snapshot the engine, then say `snapshot_taken` or `snapshot_failed`."""
         self._tasks.put(lambda: self._snapshot(version, into))
+
+    @property
+    def limit(self) -> LimitGroups:
+        """What the next group may have, so that it does not take too long."""
+        most = self._stride.most
+        return LimitGroups(buckets_max=most) if self._engine.stepwise else LimitGroups(bytes_max=most)
 
     def wake(self) -> None:
         """If the engine only rests, let it be done with the group at once."""
@@ -123,11 +130,11 @@ class Worker:
         self.stats.last_group_buckets = len(buckets)
         took_s = time.monotonic() - began
         self.stats.last_group_ms = took_s * 1_000
-        if self._stride is not None:
-            before = self._stride.buckets_max
-            self._stride.took(took_s, len(buckets))
-            if self._stride.buckets_max != before:
-                self._owner.limit_groups(self._stride.buckets_max)
+        before = self.limit
+        size_bytes = sum(bucket.size_bytes for bucket in buckets)
+        self._stride.took(took_s, len(buckets) if self._engine.stepwise else size_bytes)
+        if self.limit != before:
+            self._owner.limit_groups(self.limit)
         rest_s = self._pace.rest_s(began, took_s, buckets[-1].number)
         self._wanted.wait(rest_s)
         self._wanted.clear()
