@@ -140,6 +140,19 @@ def test_a_gateway_is_not_started_again_with_another_flow(run: LocalRun) -> None
     look_until(run, lambda: run.status() is not None)
 
 
+def test_a_gateway_that_is_killed_while_its_flow_is_edited_comes_up_when_that_is_done(run: LocalRun) -> None:
+    flow = Path(run.settings.flow_path)
+    as_it_was = flow.read_text()
+    run.start()
+    look_until(run, ready_file(run.settings.path, "gateway").exists)
+    flow.write_text(f"{as_it_was}\ndef half(\n")
+    run.kill("gateway")
+    look_until(run, lambda: "gateway" in run.setbacks)
+    assert f"{flow}:" in run.setbacks["gateway"].text
+    flow.write_text(as_it_was)
+    look_until(run, lambda: run.status() is not None)
+
+
 def test_a_process_that_cannot_even_be_started_is_named_at_first_and_tried_later(
     run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,21 +8,18 @@ import pytest
 
 from disk_kit import DiskRecord
 from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.durable import leave_mark
+from understudy.runtime.durable import leave_mark, make_folder
 
 
-def test_a_mark_is_on_disk_with_its_name_and_that_of_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_on_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = DiskRecord(tmp_path, monkeypatch)
-    leave_mark(tmp_path / "closing" / "clicks")
-    assert (tmp_path / "closing" / "clicks").exists()
-    assert disk.steps == ["sync .", "sync closing"]
+    make_folder(tmp_path / "closing")
+    assert (tmp_path / "closing").is_dir()
+    assert disk.steps == ["sync ."]
+    make_folder(tmp_path / "closing")
 
 
-def test_a_mark_beside_others_asks_nothing_of_the_folder_above(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mark_asks_nothing_of_the_folder_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That one may not even be readable."""
     (tmp_path / "run").mkdir()
     disk = DiskRecord(tmp_path, monkeypatch)
@@ -32,5 +29,7 @@ def test_a_mark_beside_others_asks_nothing_of_the_folder_above(
 
 def test_a_mark_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "closing").touch()
-    with pytest.raises(EnvironmentFailed, match="closing/clicks cannot be made: "):
+    with pytest.raises(EnvironmentFailed, match=r"mark .*closing/clicks cannot be made: "):
         leave_mark(tmp_path / "closing" / "clicks")
+    with pytest.raises(EnvironmentFailed, match=r"folder .*/closing cannot be made: "):
+        make_folder(tmp_path / "closing")

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed
 
 
 def leave_mark(file: Path) -> None:
-    """An empty file that is there after a loss of power, too. Its folder is made, in one that exists.
+    """An empty file that is there after a loss of power, too. Raises `EnvironmentFailed` if it cannot be."""
+    with _made("mark", file):
+        file.touch()
+        sync(file.parent)
 
-    Raises `EnvironmentFailed` if it cannot be made.
-    """
-    folder = file.parent
-    try:
-        if not folder.exists():
+
+def make_folder(folder: Path) -> None:
+    """A folder that is there after a loss of power, too. Raises `EnvironmentFailed` if it cannot be."""
+    with _made("folder", folder):
+        if not folder.is_dir():
             folder.mkdir()
             sync(folder.parent)
-        file.touch()
-        sync(folder)
+
+
+@contextmanager
+def _made(what: str, path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as problem:
         raise EnvironmentFailed(
-            f"The mark {file} cannot be made: {problem}. Free or repair the disk."
+            f"The {what} {path} cannot be made: {problem}. Free or repair the disk."
         ) from problem
 
 

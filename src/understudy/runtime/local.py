@@ -342,6 +342,7 @@ class LocalRun:
         out = self.settings.log_file(f"{name}.out")
         pulse = Pulse(pulse_file(self.settings.path, name))
         try:
+            ready_file(self.settings.path, name).unlink(missing_ok=True)
             out.parent.mkdir(parents=True, exist_ok=True)
             with out.open("ab") as output:
                 process = subprocess.Popen(

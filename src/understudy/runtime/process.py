@@ -84,8 +84,15 @@ def seated_file(folder: Path) -> Path:
     return folder / "seated"
 
 
+def opened_file(folder: Path) -> Path:
+    """The mark that a gateway of this run has come up: there is a log from here on."""
+    return folder / "opened"
+
+
 def ready_file(folder: Path, name: str) -> Path:
-    """What a process leaves once it has come up: a node could take a seat, a gateway answers."""
+    """What a process leaves once it has come up: a node could take a seat, a gateway answers. Its launcher
+    takes it away before it starts the process again.
+    """
     return folder / "ready" / name
 
 

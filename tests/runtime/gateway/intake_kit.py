@@ -62,3 +62,7 @@ def push_of(number: int) -> Frame:
     """The first push of a client to source `a`: one row, of this bucket."""
     body = bytes(to_stream(to_table(make_flow().sources["a"], rows(number))))
     return Frame({"kind": "push", "source": "a", "sequence": 0}, (body,))
+
+
+def close_of(source: str) -> Frame:
+    return Frame({"kind": "close", "source": source})

@@ -25,7 +25,7 @@ from understudy.runtime.gateway.journal import DeliveredRange, Journal
 from understudy.runtime.gateway.process import Gateway
 from understudy.runtime.ingest.buckets import end_bucket
 from understudy.runtime.partitioning import controller_for
-from understudy.runtime.process import Ending, finished_file, ready_file
+from understudy.runtime.process import Ending, finished_file, opened_file, ready_file
 from understudy.runtime.settings import RunSettings
 
 pytestmark = pytest.mark.cluster
@@ -302,7 +302,7 @@ def test_a_gateway_that_was_killed_between_its_first_log_and_its_first_journal_c
     life = Life(settings)
     life.start()
     life.end()
-    ready_file(settings.path, "gateway").unlink()
+    opened_file(settings.path).unlink()
     for file in (settings.path / "delivery").iterdir():
         file.unlink()
     again = Life(settings)
@@ -310,7 +310,7 @@ def test_a_gateway_that_was_killed_between_its_first_log_and_its_first_journal_c
     again.end()
 
 
-@pytest.mark.parametrize("shown_by", ["delivery", "ready"])
+@pytest.mark.parametrize("shown_by", ["delivery", "opened"])
 def test_a_gateway_whose_log_is_gone_refuses_to_start(settings: RunSettings, shown_by: str) -> None:
     life = Life(settings)
     life.start()
@@ -319,9 +319,11 @@ def test_a_gateway_whose_log_is_gone_refuses_to_start(settings: RunSettings, sho
     life.end()
     for file in (settings.path / "log").glob("*.wal"):
         file.unlink()
-    other = {"delivery": "ready", "ready": "delivery"}[shown_by]
-    for file in (settings.path / other).iterdir():
-        file.unlink()
+    if shown_by == "delivery":
+        opened_file(settings.path).unlink()
+    else:
+        for file in (settings.path / "delivery").iterdir():
+            file.unlink()
     with pytest.raises(us.EnvironmentFailed, match=rf"run/log has no segment .*although .*run/{shown_by}"):
         Life(settings)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from intake_kit import PATIENCE_S, WIDTH_US, Gate, make_flow, push_of, rows
+from intake_kit import PATIENCE_S, WIDTH_US, Gate, close_of, make_flow, push_of, rows
 
 import understudy as us
 from disk_kit import DiskRecord
@@ -73,7 +73,7 @@ def test_a_restarted_intake_hands_back_what_is_not_trimmed(tmp_path: Path) -> No
 
 def pushed(gate: Gate, body: bytes) -> Frame:
     frame = Frame({"kind": "push", "source": "a", "sequence": 0}, (body,))
-    answer = gate.intake.take_push("c", frame, lambda _source: True)
+    answer = gate.intake.answer("c", frame, lambda _source: True)
     assert answer is not None
     return answer
 
@@ -115,7 +115,7 @@ def lone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneIntake
 
 
 def test_a_push_is_answered_when_the_disk_has_it(lone: LoneIntake) -> None:
-    answer = lone.intake.take_push("c", push_of(1), lambda _source: True)
+    answer = lone.intake.answer("c", push_of(1), lambda _source: True)
     assert answer is not None
     assert (answer.kind, answer.head["duplicate"]) == ("accepted", False)
     again = lone.after_a_loss_of_power()
@@ -128,7 +128,7 @@ def test_a_repeated_push_is_answered_when_the_disk_has_the_first_one(lone: LoneI
     table = to_table(make_flow().sources["a"], rows(1))
     # As by a connection that broke between the log's queue and its disk.
     lone.intake._ingest.push("a", table, "c", 0, now_us=0)
-    answer = lone.intake.take_push("c", push_of(1), lambda _source: True)
+    answer = lone.intake.answer("c", push_of(1), lambda _source: True)
     assert answer is not None
     assert (answer.kind, answer.head["duplicate"]) == ("accepted", True)
     again = lone.after_a_loss_of_power()
@@ -138,7 +138,9 @@ def test_a_repeated_push_is_answered_when_the_disk_has_the_first_one(lone: LoneI
 
 
 def test_a_source_has_ended_for_its_client_when_the_disk_has_its_end(lone: LoneIntake) -> None:
-    lone.intake.close_source("a")
+    answer = lone.intake.answer("c", close_of("a"), lambda _source: True)
+    assert answer is not None
+    assert (answer.kind, answer.head["source"]) == ("closed", "a")
     again = lone.after_a_loss_of_power()
     assert [(each.source, each.number) for each in again.recover()] == [("a", end_bucket(WIDTH_US))]
     again.end()
@@ -197,21 +199,21 @@ def test_rows_that_are_in_the_log_are_never_refused(tmp_path: Path, monkeypatch:
     body = to_stream(to_table(flow.sources["a"], rows(5, 6)))
     frame = Frame({"kind": "push", "source": "a", "sequence": 0}, [body])
     with pytest.raises(BrokenInvariant, match="rows of 'a' are in the log"):
-        intake.take_push("me", frame, lambda _: True)
+        intake.answer("me", frame, lambda _: True)
     assert len(failures) == 1
     intake.end()
 
 
 def test_a_source_whose_closing_cannot_be_kept_ends_the_gateway(tmp_path: Path) -> None:
     """Else the client would repeat it for ever, and nothing would say why."""
-    (tmp_path / "closing").touch()
     flow = us.Flow("f")
     flow.source("a", us.Files(tmp_path / "in", "id int, ts timestamp", follow=True), time="ts")
     failures: list[BaseException] = []
     intake = Intake(flow, tmp_path, lambda _: None, failures.append)
     intake.recover()
+    (tmp_path / "closing").rmdir()
     with pytest.raises(us.EnvironmentFailed, match="closing/a cannot be made"):
-        intake.close_source("a")
+        intake.answer("me", close_of("a"), lambda _: True)
     assert len(failures) == 1
     intake.end()
 
@@ -234,7 +236,7 @@ def test_of_two_clients_with_one_name_no_row_is_lost_in_silence(gate: Gate) -> N
 def test_a_push_that_is_numbered_below_zero_is_refused(gate: Gate) -> None:
     body = to_stream(to_table(make_flow().sources["a"], rows(5)))
     frame = Frame({"kind": "push", "source": "a", "sequence": -1}, [body])
-    answer = gate.intake.take_push("me", frame, lambda _: True)
+    answer = gate.intake.answer("me", frame, lambda _: True)
     assert answer is not None
     assert (answer.kind, answer.head["why"]) == (
         "refused",
@@ -242,8 +244,9 @@ def test_a_push_that_is_numbered_below_zero_is_refused(gate: Gate) -> None:
     )
 
 
+@pytest.mark.parametrize("said", [push_of(5), close_of("a")], ids=["push", "close"])
 def test_a_log_that_cannot_be_written_is_the_failure_that_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Frame
 ) -> None:
     flow = make_flow()
     failures: list[BaseException] = []
@@ -254,9 +257,8 @@ def test_a_log_that_cannot_be_written_is_the_failure_that_is_told(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "writev", full)
-    body = to_stream(to_table(flow.sources["a"], rows(5)))
     with pytest.raises(us.EnvironmentFailed, match="No space left"):
-        intake.take_push("me", Frame({"kind": "push", "source": "a", "sequence": 0}, [body]), lambda _: True)
+        intake.answer("me", said, lambda _: True)
     assert ["No space left" in str(failure) for failure in failures] == [True]
     # Its other parts are still to be ended.
     intake.end()

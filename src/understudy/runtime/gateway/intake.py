@@ -30,7 +30,7 @@ from understudy.core.bucket import BucketId
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
-from understudy.runtime.durable import leave_mark
+from understudy.runtime.durable import leave_mark, make_folder
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.feed import Feed, open_feed, run_feed
 from understudy.runtime.ingest.ingest import Ingest
@@ -91,6 +91,8 @@ class Intake:
         opened = {name: open_feed(self._ingest, source) for name, source in self._flow.sources.items()}
         self._feeds = {name: feed for name, feed in opened.items() if feed is not None}
         for name, feed in self._feeds.items():
+            # Here, where there is one thread: two clients may close two sources at once.
+            make_folder(self._closing_mark(name).parent)
             if self._closing_mark(name).exists():
                 feed.finish()
         return recovered
@@ -244,12 +246,25 @@ class Intake:
             described[name] = {"schema": source.schema, "time": source.time, "last": sequence}
         return described
 
-    def take_push(self, client: str, frame: Frame, wait: Callable[[str], bool]) -> Frame | None:
-        """Take in one push, or refuse it; the answer for the client.
+    def answer(self, client: str, frame: Frame, wait: Callable[[str], bool]) -> Frame | None:
+        """The answer to a frame of a client. What fails on this side ends the gateway, and is its reason.
 
-        `wait` returns when there is room for the source, or False if the client is gone: then nothing is
+        `wait` returns when there is room for a source, or False if the client is gone: then nothing is
         answered.
         """
+        try:
+            match frame.kind:
+                case "push":
+                    return self._take_push(client, frame, wait)
+                case "close":
+                    return self._close_source(str(frame.head.get("source")))
+        except (EnvironmentFailed, BrokenInvariant) as problem:
+            self._on_failure(problem)
+            raise
+        raise PeerError(f"a client does not send {frame.kind!r}")
+
+    def _take_push(self, client: str, frame: Frame, wait: Callable[[str], bool]) -> Frame | None:
+        """Take in one push, or refuse it."""
         sequence = frame.head.get("sequence")
         source_name = frame.head.get("source")
         if type(sequence) is not int or not isinstance(source_name, str) or len(frame.bodies) != 1:
@@ -274,34 +289,24 @@ class Intake:
                 )
         except (UserError, pa.ArrowException) as problem:
             return Frame({"kind": "refused", **answered, "why": str(problem)})
-        except BrokenInvariant as problem:
-            self._on_failure(problem)
-            raise
-        try:
-            self._ingest.commit(accepted.position)
-        except EnvironmentFailed as problem:
-            self._on_failure(problem)
-            raise
+        self._ingest.commit(accepted.position)
         self._sealed.set()
         late, duplicate = accepted.late, accepted.duplicate
         return Frame({"kind": "accepted", **answered, "duplicate": duplicate, "late": late})
 
-    def close_source(self, name: str) -> None:
+    def _close_source(self, name: str) -> Frame:
         """A client says that no more rows of this source will come. A reader reads what is there, first."""
         if name not in self._flow.sources:
             raise PeerError(f"there is no source {name!r}")
         feed = self._feeds.get(name)
         if feed is not None:
-            try:
-                leave_mark(self._closing_mark(name))
-            except EnvironmentFailed as problem:
-                self._on_failure(problem)
-                raise
+            leave_mark(self._closing_mark(name))
             feed.finish()
-            return
-        self._ingest.close_source(name)
-        self._ingest.commit()
-        self._sealed.set()
+        else:
+            self._ingest.close_source(name)
+            self._ingest.commit()
+            self._sealed.set()
+        return Frame({"kind": "closed", "source": name})
 
     def _closing_mark(self, source: str) -> Path:
         """What shows that a client has closed a source whose reader may still have rows."""
@@ -324,15 +329,9 @@ class _ClientSession:
         channel = self._channel
         if channel is None:
             return
-        if frame.kind == "push":
-            answer = self._intake.take_push(self._client, frame, self._wait_room)
-            if answer is not None:
-                channel.send(answer)
-        elif frame.kind == "close":
-            self._intake.close_source(str(frame.head.get("source")))
-            channel.send(Frame({"kind": "closed", "source": frame.head.get("source")}))
-        else:
-            raise PeerError(f"a client does not send {frame.kind!r}")
+        answer = self._intake.answer(self._client, frame, self._wait_room)
+        if answer is not None:
+            channel.send(answer)
 
     def _wait_room(self, source: str) -> bool:
         channel = self._channel

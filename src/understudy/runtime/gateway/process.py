@@ -35,7 +35,7 @@ from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.partitioning import controller_for, require_view
 from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.pinning import load_pinned
-from understudy.runtime.process import Ending, finished_file, ready_file, seated_file
+from understudy.runtime.process import Ending, finished_file, opened_file, ready_file, seated_file
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -55,6 +55,7 @@ class Gateway:
         self._settings = settings
         self._ending = ending
         self._ready = ready_file(settings.path, NAME)
+        self._opened = opened_file(settings.path)
         self._flow = load_pinned(settings)
         self._recorder = RunRecorder(settings, self._flow.name, NAME)
         self._stats = _Stats(self._flow.bucket_us)
@@ -108,6 +109,7 @@ class Gateway:
         self._coordination.watch_view(self._on_view)
         self._intake.start()
         self._recorder.begun()
+        leave_mark(self._opened)
         self._ready.parent.mkdir(exist_ok=True)
         self._ready.touch()
         reading = finished = False
@@ -158,8 +160,8 @@ class Gateway:
         """What shows that a gateway of this run had a log; None if nothing does."""
         if self._delivery.goes_on:
             return f"{self._settings.path / 'delivery'} shows that this run goes on"
-        if self._ready.exists():
-            return f"{self._ready} shows that a gateway of this run had come up"
+        if self._opened.exists():
+            return f"{self._opened} shows that a gateway of this run had come up"
         return None
 
     def _on_members(self, members: list[Member]) -> None:

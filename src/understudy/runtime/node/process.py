@@ -51,7 +51,6 @@ class Node:
         self._members: dict[str, str] = {}
         self._folder = settings.path / "state" / self.name
         self._ready = ready_file(settings.path, name)
-        self._ready.unlink(missing_ok=True)
         for former in (settings.path / "state").glob(f"{name}.*"):
             # Of earlier incarnations, which are dead.
             shutil.rmtree(former, ignore_errors=True)
