@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sysconfig
+from pathlib import Path
+
 import pytest
 from pyspark.errors import PySparkException
 
+from understudy.engine import blame
 from understudy.engine.blame import fails_everywhere, machines_fault, shortened, slow_start
 
 _FAILED = (
@@ -122,6 +127,46 @@ def test_of_a_traceback_the_error_and_the_users_own_line_are_said() -> None:
         "An exception was thrown from the Python worker: "
         "ZeroDivisionError: integer division by zero (/home/me/flow.py:8)"
     )
+
+
+def raised_in(file: str) -> str:
+    """The same traceback, if the error is raised further down, in this file."""
+    error = "ZeroDivisionError"
+    return RAISED.replace(error, f'  File "{file}", line 355, in raw_decode\n    raise error\n{error}')
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        str(json.decoder.__file__),
+        "/usr/lib/python3/dist-packages/numpy/core.py",
+        "/home/me/.venv/lib/python3.11/site-packages/numpy/core.py",
+        "<frozen importlib._bootstrap>",
+        str(blame.__file__),
+    ],
+    ids=["Python's", "the system's", "an environment's", "Python's without a file", "Understudy's"],
+)
+def test_an_error_raised_in_a_library_is_said_of_the_users_line_that_called_it(file: str) -> None:
+    assert shortened(raised_in(file)).endswith("by zero (/home/me/flow.py:8)")
+
+
+def test_pythons_own_file_is_known_by_any_path_to_it(tmp_path: Path) -> None:
+    (tmp_path / "lib").symlink_to(sysconfig.get_path("stdlib"))
+    assert shortened(raised_in(f"{tmp_path}/lib/json/decoder.py")).endswith("by zero (/home/me/flow.py:8)")
+
+
+def test_a_users_file_beside_an_environment_is_the_users(tmp_path: Path) -> None:
+    (tmp_path / ".venv" / "lib").mkdir(parents=True)
+    assert shortened(raised_in(f"{tmp_path}/rates.py")).endswith(f"by zero ({tmp_path}/rates.py:355)")
+
+
+def test_of_a_traceback_without_a_line_of_the_users_the_last_outside_of_packages_is_said() -> None:
+    own = "\n".join(
+        text
+        for text in raised_in(str(blame.__file__)).splitlines()
+        if "flow.py" not in text and "77" not in text
+    )
+    assert shortened(own).endswith(f"by zero ({blame.__file__}:355)")
 
 
 def test_of_a_traceback_without_a_line_of_the_users_the_error_is_said() -> None:

@@ -42,6 +42,16 @@ def test_a_java_that_does_not_start_says_its_last_words_and_leaves_nothing(
     assert [each.name for each in tmp_path.iterdir()] == ["bin"]
 
 
+@pytest.mark.timeout(20)
+def test_a_command_that_no_process_can_have_is_refused_at_once_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ValueError, match="null byte"):
+        start_jvm(options=["-Da=\0"])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_killed_process_left_is_removed_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

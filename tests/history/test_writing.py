@@ -279,3 +279,73 @@ def test_a_history_that_not_even_takes_its_last_word_has_it_beside_it(tmp_path: 
     PartedFile(newest, "flow", "n", part_bytes=2**20, total_bytes=2**30).close()
     assert [path.name for path in tmp_path.iterdir()] == ["n.jsonl"]
     assert list(records_of(newest)) == records
+
+
+def stops_in(folder: Path) -> list[str]:
+    """What the judge finds missing or damaged."""
+    return [each.why for each in judge(folder.glob("*.jsonl")).damages]
+
+
+def test_a_history_that_stops_between_two_parts_has_its_last_word_beside_it(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    in_the_way = tmp_path / "gateway.part-000001.jsonl"
+    in_the_way.mkdir()
+    fill(file, range(100))
+    assert file.stopped
+    in_the_way.rmdir()
+    assert stops_in(tmp_path) == ["gateway stopped writing: Is a directory"]
+    opened(tmp_path).close()
+    assert stops_in(tmp_path) == ["gateway stopped writing: Is a directory"]
+
+
+@pytest.mark.parametrize(
+    "left",
+    [b"", b'{"kind":"stop', b"\xff", line(sealed(1)).encode()],
+    ids=["nothing", "half", "bytes", "other"],
+)
+def test_a_last_word_that_cannot_be_read_still_says_that_the_history_stopped(
+    tmp_path: Path, left: bytes
+) -> None:
+    fill(opened(tmp_path), range(5))
+    (tmp_path / "gateway.stopped").write_bytes(left)
+    assert stops_in(tmp_path) == ["gateway stopped writing: the reason is unknown"]
+    fill(opened(tmp_path), range(5, 10))
+    assert not (tmp_path / "gateway.stopped").exists()
+    assert stops_in(tmp_path) == ["gateway stopped writing: the reason is unknown"]
+    assert numbers_in(tmp_path) == list(range(10))
+
+
+def test_a_last_word_that_the_next_process_takes_in_while_it_is_read_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path).close()
+    mark = tmp_path / "gateway.stopped"
+    mark.touch()
+    honest = Path.read_text
+
+    def read(path: Path) -> str:
+        mark.unlink()
+        return honest(path)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert [type(each) for each in records_of(tmp_path / "gateway.jsonl")] == [StoppedRecord]
+    assert list(records_of(tmp_path / "gateway.jsonl")) == []
+
+
+@pytest.mark.parametrize(("size", "parts"), [(0, 1), (PART_BYTES, 2)], ids=["empty", "full"])
+def test_a_last_word_taken_into_a_part_that_begins_comes_after_a_header_and_before_the_next_process(
+    tmp_path: Path, size: int, parts: int
+) -> None:
+    opened(tmp_path).close()
+    newest = tmp_path / "gateway.jsonl"
+    whole = newest.read_text() + f"{line(sealed(1))}\n" * 100
+    newest.write_text(whole[: whole.find("\n", size) + 1] if size else "")
+    said = StoppedRecord(1, "gateway", "No space left on device")
+    (tmp_path / "gateway.stopped").write_text(f"{line(said)}\n")
+    opened(tmp_path).close()
+    assert len(list(tmp_path.iterdir())) == parts
+    header, *rest = entries([newest])
+    assert isinstance(header, Header)
+    assert not header.begins
+    assert rest == [said, Header(FORMAT_VERSION, "flow", "gateway", parts, True, header.before, 0)]
+    assert stops_in(tmp_path) == ["gateway stopped writing: No space left on device"]

@@ -8,10 +8,13 @@ kind of exception for both, so this file looks at the exception's causes.
 from __future__ import annotations
 
 import re
+import sysconfig
+from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 
+import understudy
 from understudy.engine.grouping import function_name
 
 _RAISED = r"^(?:Caused by: |.*most recent failure: .*?: )?"
@@ -43,6 +46,13 @@ _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<error>\S.*)", re.MULTILINE
 )
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+#: Folders of installed packages, by their names: an environment may lie anywhere, also in a user's folder.
+_INSTALLED = {"site-packages", "dist-packages"}
+#: Python's standard library and Understudy itself. A path may lead to them through links.
+_NOT_THE_USERS = tuple(
+    Path(folder).resolve()
+    for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), *understudy.__path__)
+)
 #: The rows of a group did not arrive at a Spark task.
 _OWN_SOURCE = re.compile(r'File "[^"]*understudy[/\\]engine[/\\]source\.py"')
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+: .+)$", re.MULTILINE)
@@ -85,10 +95,26 @@ def fails_everywhere(problem: PySparkException) -> str | None:
 
 
 def _last_of(traceback: re.Match[str]) -> str:
-    """A traceback in one line: the error, and where in the flow's own files it was raised, if it was."""
+    """A traceback in one line: the error, and where in the flow's own files it was raised, if it was.
+
+    Of a traceback without a line of the user's, the last outside of installed packages is named.
+    """
     error = " ".join(traceback["error"].split())
-    frames = [frame for frame in _FRAME.finditer(traceback["frames"]) if "site-packages" not in frame["file"]]
+    frames = [
+        frame
+        for frame in _FRAME.finditer(traceback["frames"])
+        if _INSTALLED.isdisjoint(Path(frame["file"]).parts)
+    ]
+    frames = [frame for frame in frames if _may_be_the_users(frame["file"])] or frames
     return f"{error} ({frames[-1]['file']}:{frames[-1]['line']})" if frames else error
+
+
+def _may_be_the_users(file: str) -> bool:
+    # Modules that Python holds in itself have no file.
+    if file.startswith("<frozen "):
+        return False
+    resolved = Path(file).resolve()
+    return not any(resolved.is_relative_to(folder) for folder in _NOT_THE_USERS)
 
 
 def _text(problem: PySparkException) -> str:

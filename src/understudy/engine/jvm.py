@@ -266,7 +266,7 @@ def _started_by_a_thread_that_lasts(
     words: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """The process, started by a thread that ends with it: for the kernel, that thread is its owner."""
-    made: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
+    made: queue.SimpleQueue[subprocess.Popen[bytes] | BaseException] = queue.SimpleQueue()
 
     def own() -> None:
         try:
@@ -279,7 +279,8 @@ def _started_by_a_thread_that_lasts(
                 # Ctrl-C is for the owner, which then ends the JVM in an orderly way.
                 start_new_session=True,
             )
-        except OSError as problem:
+        except BaseException as problem:
+            # Whatever it is: the caller waits for an answer.
             made.put(problem)
         else:
             made.put(process)
@@ -287,7 +288,7 @@ def _started_by_a_thread_that_lasts(
 
     threading.Thread(target=own, name="java's owner", daemon=True).start()
     result = made.get()
-    if isinstance(result, OSError):
+    if isinstance(result, BaseException):
         raise result
     return result
 

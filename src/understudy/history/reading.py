@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy.history.records import FORMATS_READ, Header, HistoryError, Record, parsed
-from understudy.history.writing import older_parts, process_and_part, stopped_mark
+from understudy.history.writing import older_parts, process_and_part, said_in, stopped_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,8 @@ def entries(parts: Sequence[Path]) -> Iterator[Entry]:
                 expected = entry.part
             yield entry
         expected = None if expected is None else expected + 1
-    if parts and (mark := stopped_mark(parts[-1])).exists():
-        yield _said_in(mark)
-
-
-def _said_in(mark: Path) -> Entry:
-    try:
-        return parsed(mark.read_text())
-    except ValueError as problem:
-        return Damage(str(mark), 0, str(problem))
+    if parts and (said := said_in(stopped_mark(parts[-1]))) is not None:
+        yield said
 
 
 def entries_in(lines: Iterable[bytes], name: str) -> Iterator[Entry]:

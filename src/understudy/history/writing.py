@@ -14,7 +14,8 @@ damage to it stands in the way of a restart.
 
 A history that cannot be written, above all because the disk is full, ends there: the last lines make room
 for a record that says so, and the process goes on without it. If not even that can be written, the record
-is a file of its own, `gateway.stopped`. Nothing here raises because of a full disk.
+is a file of its own, `gateway.stopped`, which says so even if it is empty. Nothing here raises because of a
+full disk.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from understudy.core.bucket import NOTHING, BucketId
@@ -71,6 +73,19 @@ def stopped_mark(file: Path) -> Path:
     """Where the record is that says that a history is not written any more, if it is not in the history."""
     process, _ = process_and_part(file)
     return file.with_name(f"{process}.stopped")
+
+
+def said_in(mark: Path) -> StoppedRecord | None:
+    """What a mark says, if there is one. A full disk may have had room for its name and nothing else."""
+    try:
+        written_us = mark.stat().st_mtime_ns // 1_000
+    except FileNotFoundError:
+        return None
+    with suppress(OSError, ValueError, RecursionError):
+        said = parsed(mark.read_text())
+        if isinstance(said, StoppedRecord):
+            return said
+    return StoppedRecord(written_us, mark.stem, "the reason is unknown")
 
 
 class OnRecord:
@@ -177,9 +192,14 @@ class PartedFile:
 
     def _take_in(self, mark: Path) -> None:
         """An earlier process could not say in its place that it stopped writing: it is said here."""
-        if mark.exists():
-            self._append(mark.read_text().splitlines())
-            mark.unlink()
+        said = said_in(mark)
+        if said is None:
+            return
+        if os.fstat(self._descriptor).st_size == 0:
+            # A part begins with a header. That this process begins comes after what is said of another.
+            self._write_header(begins=False)
+        self._append([line(said)])
+        mark.unlink()
 
     def _open(self) -> None:
         self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -241,7 +261,7 @@ class PartedFile:
     def _say_stopped(self, said: bytes) -> None:
         """Write that this is the end over the last lines: a full disk has no room for one more."""
         if self._descriptor < 0:
-            return
+            raise OSError("no part of it is open")
         with self._file.open("r+b") as file:
             size = file.seek(0, os.SEEK_END)
             start = max(0, size - TAIL_BYTES)

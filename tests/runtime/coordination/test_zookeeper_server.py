@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,95 @@ def test_java_ends_although_its_owner_is_killed_before_it_could_hear_of_it(tmp_p
     finally:
         if java.is_running():
             java.kill()
+
+
+@pytest.mark.parametrize(("program", "code"), [("sleep 0.1", 0), ("exit 7", 7), ("kill -9 $$", 128 + 9)])
+def test_no_shell_outlives_java_to_kill_what_has_its_process_id_by_then(
+    program: str, code: int, eventually: Any
+) -> None:
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", WRAPPER, "zookeeper", "/bin/sh", "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    assert shell.stderr is not None
+    with shell.stdin, shell.stdout, shell.stderr:
+        assert shell.wait(10) == code
+        assert int(shell.stdout.readline()) > 0
+        eventually(lambda: not _group(shell.pid))
+
+
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, signal.Signals]]:
+    """The numbers of processes and groups that are signalled, and how; all of it happens."""
+    found: list[tuple[int, signal.Signals]] = []
+
+    def noting(honest: Callable[[int, signal.Signals], None]) -> Callable[[int, signal.Signals], None]:
+        def send(to: int, number: signal.Signals) -> None:
+            found.append((to, number))
+            honest(to, number)
+
+        return send
+
+    for name in ("kill", "killpg"):
+        monkeypatch.setattr(os, name, noting(getattr(os, name)))
+    return found
+
+
+@pytest.fixture
+def without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ZooKeeperServer:
+    """A server with a program in the place of Java that does nothing, and counts as one that answers."""
+    monkeypatch.setattr(ZooKeeperServer, "_command", lambda _self: ["sleep", "1000"])
+    monkeypatch.setattr(module, "_answers", lambda _port: True)
+    return ZooKeeperServer(tmp_path)
+
+
+def test_a_server_that_died_is_stopped_without_a_signal_to_its_numbers(
+    without_java: ZooKeeperServer, signals: list[tuple[int, signal.Signals]], eventually: Any
+) -> None:
+    psutil.Process(without_java.start().pid).kill()
+    eventually(lambda: not without_java.running)
+    signals.clear()
+    without_java.stop()
+    assert signals == []
+
+
+def test_a_start_that_fails_does_not_signal_the_java_of_an_earlier_one(
+    without_java: ZooKeeperServer,
+    signals: list[tuple[int, signal.Signals]],
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Any,
+) -> None:
+    earlier = without_java.start().pid
+    psutil.Process(earlier).kill()
+    eventually(lambda: not without_java.running)
+    monkeypatch.setattr(module, "WRAPPER", "exec >/dev/null; sleep 1000")
+    signals.clear()
+    with pytest.raises(EnvironmentFailed, match="Java cannot be started"):
+        without_java.start()
+    assert earlier not in [to for to, _ in signals]
+
+
+def test_a_server_is_ended_before_the_shell_that_watches_could_see_its_pipe_close(
+    without_java: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[bool] = []
+    process = without_java.start()._process
+    assert process is not None
+    assert process.stdin is not None
+    pipe, honest = process.stdin, os.killpg
+
+    def end(group: int, number: signal.Signals) -> None:
+        closed.append(pipe.closed)
+        honest(group, number)
+
+    monkeypatch.setattr(os, "killpg", end)
+    without_java.stop()
+    assert closed == [False]
 
 
 def test_a_server_whose_shell_is_stopped_too_can_be_killed(tmp_path: Path, eventually: Any) -> None:

@@ -67,16 +67,21 @@ JVM_OPTIONS = (
 )
 
 #: Prints Java's process id, ends with Java, and ends Java when its own standard input closes. It prints last:
-#: an owner that is gone by then ends the shell, and the shell that watches must run already.
+#: an owner that is gone by then ends the shell, and the shell that watches must run already. The shell that
+#: watches ends with Java too: what has Java's process id afterwards may be a stranger.
 WRAPPER = """
 exec 3<&0
 "$@" </dev/null >&2 3<&- &
 java=$!
 { read -r _ <&3; kill -9 $java; } >/dev/null 2>&1 &
+watch=$!
 exec 3<&-
 echo $java
 exec >/dev/null
 wait $java
+status=$?
+kill -9 $watch 2>/dev/null
+exit $status
 """
 
 LOGGING = """
@@ -126,6 +131,8 @@ class ZooKeeperServer:
     def start(self) -> ZooKeeperServer:
         if self.running:
             return self
+        # A former server that died leaves its pipes and the process id of its Java, which is out of date.
+        self.kill()
         require_free_port("ZooKeeper", HOST, self.port)
         command = self._command()
         try:
@@ -227,20 +234,25 @@ class ZooKeeperServer:
 
     def _end(self, with_signal: signal.Signals) -> None:
         process, self._process = self._process, None
+        java_pid, self._java_pid = self._java_pid, None
         if process is None:
             return
-        if process.poll() is None and self._java_pid is not None:
+        # Once the shell is known to have ended, the number of its group may be a stranger's.
+        group_is_ours = process.returncode is None
+        if process.poll() is None and java_pid is not None:
             # The shell waits for Java, so its own end says that the port is free again.
             for number in (with_signal, signal.SIGKILL):
                 with suppress(ProcessLookupError):
-                    os.kill(self._java_pid, number)
+                    os.kill(java_pid, number)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(STOP_TIMEOUT_S)
                     break
+        if group_is_ours:
+            # A shell that is stopped waits for nobody. The one that watches must not see the pipe close: it
+            # would kill what has Java's process id by then.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         cast(IO[bytes], process.stdin).close()
-        # A shell that is stopped waits for nobody, and one of the two may outlive Java by a moment.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         cast(IO[bytes], process.stdout).close()
 
