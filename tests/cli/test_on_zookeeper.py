@@ -132,9 +132,9 @@ def test_a_standby_is_a_member_without_a_seat_and_never_the_gateway(
     settings: RunSettings, coordination: Coordination, family: psutil.Process
 ) -> None:
     coordination.join("gateway", "gateway.1", {"pid": 2**30})
-    coordination.join("node", "node-1.1", {"pid": 2**30, "node": "node-1"})
-    coordination.join("node", "node-2.1", {"pid": family.pid, "node": "node-2"})
-    coordination.publish(_seated("node-1.1"), None)
+    coordination.join("node", "node-2.1", {"pid": 2**30, "node": "node-2"})
+    coordination.join("node", "node-1.1", {"pid": family.pid, "node": "node-1"})
+    coordination.publish(_seated("node-2.1"), None)
     processes = [family, *family.children()]
     assert main(["kill", "standby", settings.folder]) == 0
     assert _gone(processes)

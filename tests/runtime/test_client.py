@@ -7,18 +7,18 @@ import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from understudy.flow.errors import RowError, UserError
+from understudy.flow.errors import EnvironmentFailed, RowError, UserError
 from understudy.runtime import client as client_module
 from understudy.runtime.client import Client
 from understudy.runtime.transport.channel import Channel
-from understudy.runtime.transport.endpoint import Accepted, Endpoint
+from understudy.runtime.transport.endpoint import Accepted, Endpoint, connect
 from understudy.runtime.transport.wire import Frame
 
 SOURCES = {name: {"schema": "id int, ts timestamp", "time": "ts", "last": None} for name in ("a", "b")}
@@ -141,6 +141,16 @@ def test_a_push_is_repeated_over_the_next_connection(gateway: Gateway, duplicate
     assert seen == [0, 0]
 
 
+@pytest.mark.timeout(60)
+def test_a_push_is_given_up_when_the_gateway_stays_away(gateway: Gateway) -> None:
+    gateway.frame = partial(gateway.answer, late=0)  # type: ignore[method-assign]
+    with Client(gateway.endpoint.address, timeout_s=0.5) as client:
+        client.push("a", ROWS)
+        gateway.endpoint.end()
+        with pytest.raises(EnvironmentFailed, match=r"could not be reached for 0\.5 s.*sequence=1\."):
+            client.push("a", ROWS)
+
+
 def test_rows_that_are_too_many_for_one_push_say_so(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,10 +160,44 @@ def test_rows_that_are_too_many_for_one_push_say_so(
     assert gateway.pushed.empty()
 
 
-@pytest.mark.parametrize("address", ["localhost", ":7700", "localhost:", "localhost:gate"])
+def test_the_end_of_an_earlier_connection_that_is_told_late_leaves_the_next_one_alone(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that closes a channel may get its turn only when the next one is open."""
+    ends: list[Callable[[str], None]] = []
+
+    def keeping_ends(*arguments: Any, on_closed: Callable[[str], None], **options: Any) -> None:
+        ends.append(on_closed)
+        connect(*arguments, on_closed=lambda _why: None, **options)
+
+    def answers_the_second(channel: Channel, frame: Frame) -> None:
+        gateway.pushed.put((channel, frame))
+        if gateway.pushed.qsize() == 1:
+            channel.close("for a test")
+        else:
+            ends[0]("told late")
+            gateway.answer(channel, frame, late=0)
+
+    monkeypatch.setattr(client_module, "connect", keeping_ends)
+    gateway.frame = answers_the_second  # type: ignore[method-assign]
+    with Client(gateway.endpoint.address, timeout_s=5) as client:
+        assert client.push("a", ROWS).sequence == 0
+        assert client.push("a", ROWS).sequence == 1
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["localhost", ":7700", "localhost:", "localhost:gate", "localhost:²", "my host:7700", "[::1:7700"],
+)
 def test_an_address_without_host_or_port_is_refused_at_once(address: str) -> None:
     with pytest.raises(UserError, match="is no address"):
         Client(address)
+
+
+@pytest.mark.parametrize("port", [0, 65_536, 99_999])
+def test_a_port_that_there_cannot_be_is_refused_at_once(port: int) -> None:
+    with pytest.raises(UserError, match="its port must lie between 1 and 65535"):
+        Client(f"127.0.0.1:{port}")
 
 
 def test_a_name_that_cannot_be_written_is_refused_at_once() -> None:
@@ -166,6 +210,12 @@ def test_a_client_that_was_closed_says_so(gateway: Gateway) -> None:
     client.close()
     with pytest.raises(UserError, match="was closed"):
         client.push("a", ROWS)
+
+
+def test_a_client_that_is_closed_before_it_is_connected_does_not_stay_connected(gateway: Gateway) -> None:
+    client = Client(gateway.endpoint.address)
+    client.close()
+    assert not client._thread.is_alive()
 
 
 @pytest.mark.parametrize("sequence", [-1, "a", 1.0, True])

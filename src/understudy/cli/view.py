@@ -159,7 +159,7 @@ class PlainView:
         self._states = states
         if not epoch and time.monotonic() - self._last_s >= _STARTING_EVERY_S:
             if self._last_s:
-                self.say("... Spark is still starting")
+                self.say("... still waiting for the first view, which gives the nodes their places")
             self._last_s = time.monotonic()
         if epoch and time.monotonic() - self._last_s >= _LINE_EVERY_S:
             self._last_s = time.monotonic()

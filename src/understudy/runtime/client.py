@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import pyarrow as pa
+from pyarrow import flight
 
 from understudy.flow.errors import EnvironmentFailed, FlowError, RowError, UserError
 from understudy.flow.kinds import Push
@@ -65,9 +66,7 @@ class Client:
     def __init__(
         self, address: str, *, name: str | None = None, timeout_s: float = 60.0, silence_s: float = SILENCE_S
     ) -> None:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise UserError(f"{address!r} is no address. Write host:port, such as 127.0.0.1:7700.")
+        _require_address(address)
         if name is not None and not isinstance(name, str):
             raise UserError(f"{name!r} is no name for a client. Give a text.")
         if name is not None and any("\ud800" <= each <= "\udfff" for each in name):
@@ -87,7 +86,7 @@ class Client:
         self._next: dict[str, int] = {}
         self._sources: dict[str, Source] = {}
         self._ready = threading.Event()
-        self._connection: _Connection | None = None
+        self._latest: _Connection | None = None
         self._over = threading.Event()
         self._refusal: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"push {self.name}", daemon=True)
@@ -159,6 +158,13 @@ class Client:
     ) -> None:
         self.close()
 
+    @property
+    def _connection(self) -> _Connection | None:
+        """The connection, while it is open."""
+        # Its own channel is asked: the end of an earlier one may be told when this one is open already.
+        latest = self._latest
+        return None if latest is None or latest.channel.closed else latest
+
     def _source(self, name: str) -> Source:
         if os.getpid() != self._process_id:
             raise UserError(
@@ -226,17 +232,7 @@ class Client:
     def _run(self) -> None:
         while not self._over.is_set():
             try:
-                connect(
-                    self._address,
-                    "push",
-                    {"client": self.name},
-                    on_open=lambda channel: self._opened(_Connection(channel)),
-                    on_frame=self._arrived,
-                    on_closed=self._closed,
-                    # Often enough for a gateway of any setting; a client does not know which it has.
-                    beat_s=SILENCE_MS_MIN / 1_000 / 8,
-                    silence_s=self._silence_s,
-                )
+                self._connect()
             except ConnectionError:
                 pass
             except Refused as why:
@@ -245,16 +241,28 @@ class Client:
                 return
             self._over.wait(RETRY_S)
 
-    def _opened(self, connection: _Connection) -> None:
-        self._connection = connection
+    def _connect(self) -> None:
+        box: list[_Connection] = []
 
-    def _closed(self, _why: str) -> None:
-        self._connection = None
+        def opened(channel: Channel) -> None:
+            box.append(_Connection(channel))
+            self._latest = box[0]
+            if self._over.is_set():
+                channel.close("the client is done")
 
-    def _arrived(self, frame: Frame) -> None:
-        connection = self._connection
-        if connection is None:
-            return
+        connect(
+            self._address,
+            "push",
+            {"client": self.name},
+            on_open=opened,
+            on_frame=lambda frame: self._arrived(box[0], frame),
+            on_closed=lambda _why: None,
+            # Often enough for a gateway of any setting; a client does not know which it has.
+            beat_s=SILENCE_MS_MIN / 1_000 / 8,
+            silence_s=self._silence_s,
+        )
+
+    def _arrived(self, connection: _Connection, frame: Frame) -> None:
         if frame.kind == "sources":
             for name, facts in frame.head["sources"].items():
                 self._sources[name] = _described(name, facts)
@@ -263,6 +271,23 @@ class Client:
             self._ready.set()
         else:
             connection.answers.put(frame)
+
+
+def _require_address(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    is_number = port.isascii() and port.isdigit()
+    if is_number and not 1 <= int(port) <= 65_535:
+        raise UserError(f"{address!r} is no address: its port must lie between 1 and 65535.")
+    if not host or not is_number or not _is_location(address):
+        raise UserError(f"{address!r} is no address. Write host:port, such as 127.0.0.1:7700.")
+
+
+def _is_location(address: str) -> bool:
+    try:
+        flight.Location(f"grpc://{address}")
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _described(name: str, facts: Mapping[str, str]) -> Source:

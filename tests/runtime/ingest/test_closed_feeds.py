@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Event, Thread
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from feed_kit import SCHEMA, Script, Scripted, generate, row, rows_of, started, written
 
@@ -96,24 +98,64 @@ def test_a_file_that_is_still_empty_when_its_source_is_closed_has_no_rows(tmp_pa
     assert left_of(ingest, feed) == list(range(5))
 
 
-def test_half_a_line_when_its_source_is_closed_is_named_as_such(tmp_path: Path) -> None:
-    half = tmp_path / "in.jsonl"
-    half.write_text('{"id": 1, "ts": 0}\n{"id": 2, "t')
-    _, feed, _ = started(us.Files(half, SCHEMA, follow=True), tmp_path)
-    feed.finish()
-    with pytest.raises(us.RowError, match=r"closed while the last line of in\.jsonl had no end"):
-        while feed.step(0) is not None:
-            pass
-
-
-def test_a_bad_line_of_a_closed_source_is_not_blamed_on_its_closing(tmp_path: Path) -> None:
-    bad = tmp_path / "in.jsonl"
-    bad.write_text("no json\n")
-    _, feed, _ = started(us.Files(bad, SCHEMA, follow=True), tmp_path)
+def refusal_of(path: Path, folder: Path) -> str:
+    """Why a followed file that is closed cannot be read."""
+    _, feed, _ = started(us.Files(path, SCHEMA, format=path.suffix[1:], follow=True), folder)
     feed.finish()
     with pytest.raises(us.RowError) as raised:
+        while feed.step(0) is not None:
+            pass
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("in.jsonl", '{"id": 1, "ts": 0}\n{"id": 2, "t'),
+        ("in.csv", "id,ts\n1,1970-01-01\n2,197"),
+        ("in.csv", "id,t"),
+    ],
+)
+def test_half_a_line_when_its_source_is_closed_is_named_as_such(tmp_path: Path, name: str, text: str) -> None:
+    half = tmp_path / name
+    half.write_text(text)
+    assert f"closed while the last line of {name} had no end" in refusal_of(half, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("in.jsonl", "no json\n"),
+        ("in.jsonl", 'no json\n{"id": 2, "ts": 0}'),
+        ("in.csv", "id,ts\none,1970-01-01\n2,1970-01-01"),
+        ("in.csv", "id,when\n2,1970-01-01"),
+    ],
+)
+def test_a_bad_line_of_a_closed_source_is_not_blamed_on_its_closing(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    bad = tmp_path / name
+    bad.write_text(text)
+    assert "had no end" not in refusal_of(bad, tmp_path)
+
+
+def test_a_parquet_file_of_a_closed_source_has_no_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"id": ["one"], "ts": [0]}), path)
+    assert "had no end" not in refusal_of(path, tmp_path)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_a_file_that_was_emptied_behind_its_reader_is_named_when_its_source_is_closed(
+    tmp_path: Path, form: str
+) -> None:
+    written(tmp_path / "in", form, files=1, rows=5)
+    _, feed, _ = started(us.Files(tmp_path / "in", SCHEMA, format=form, follow=True), tmp_path)
+    assert feed.step(0) == 0
+    (tmp_path / "in" / f"part-000.{form}").write_text("")
+    feed.finish()
+    with pytest.raises(us.RowError, match=rf"part-000\.{form} is now shorter than what was read of it\.$"):
         feed.step(0)
-    assert "had no end" not in str(raised.value)
 
 
 def test_an_incomplete_parquet_file_that_is_removed_no_longer_keeps_a_closed_source(tmp_path: Path) -> None:

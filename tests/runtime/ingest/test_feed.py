@@ -195,6 +195,49 @@ def test_a_followed_parquet_file_is_waited_for_until_it_is_complete(
     assert [row["id"] for row in rows_of(ingest.take())] == list(range(15))
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_an_empty_file_has_no_rows(tmp_path: Path, form: str) -> None:
+    kind = written(tmp_path / "in", form, files=3, rows=5)
+    for index in (0, 2):
+        (tmp_path / "in" / f"part-00{index}.{form}").write_bytes(b"")
+    assert [row["id"] for row in read_all(kind, tmp_path)] == list(range(5, 10))
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_a_followed_file_that_is_empty_is_passed_over_once_another_one_was_begun(
+    tmp_path: Path, form: str
+) -> None:
+    folder = tmp_path / "in"
+    written(folder, form, files=3, rows=5)
+    (folder / f"part-001.{form}").write_text("")
+    ingest, reader, _ = started(us.Files(folder, SCHEMA, format=form, follow=True), tmp_path)
+    for _ in range(3):
+        reader.step(0)
+    ingest.close_source("s")
+    ingest.commit()
+    # The very last line of the jsonl has no end yet.
+    assert [row["id"] for row in rows_of(ingest.take())][:9] == [*range(5), *range(10, 14)]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_the_last_followed_file_may_stay_empty_for_as_long_as_it_likes(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "UNCHANGED_US_MAX", 1_000_000)
+    folder = tmp_path / "in"
+    written(folder, form, files=2, rows=5)
+    last = folder / f"part-001.{form}"
+    text = last.read_bytes()
+    last.write_bytes(b"")
+    ingest, reader, _ = started(us.Files(folder, SCHEMA, format=form, follow=True), tmp_path)
+    for _ in range(20):
+        reader.step(0)
+    last.write_bytes(text + b"\n" if form == "jsonl" else text)
+    while reader.step(0) == 0:
+        pass
+    assert ingest.rows_taken == 10
+
+
 def test_a_followed_parquet_file_that_stays_incomplete_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

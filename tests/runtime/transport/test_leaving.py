@@ -87,3 +87,18 @@ def test_a_forked_process_leaves_the_connections_of_its_parent_alone() -> None:
         may_go.set()
         holder.join()
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_process_forked_from_a_forked_one_is_still_cut_off() -> None:
+    with OPEN.entered(Connection()):
+        child = os.fork()
+        if not child:
+            signal.alarm(10)
+            grandchild = os.fork()
+            if not grandchild:
+                os._exit(0 if OPEN.cut_by_fork else 1)
+            _, status = os.waitpid(grandchild, 0)
+            os._exit(os.waitstatus_to_exitcode(status))
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert not OPEN.cut_by_fork

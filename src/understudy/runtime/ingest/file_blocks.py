@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,10 @@ class Block:
 
 class NotParquet(RowError):
     """A file that cannot be read as Parquet: it is incomplete, damaged or something else."""
+
+
+class HalfLine(RowError):
+    """The last line of a file does not fit, and has no line break: perhaps it is only half of one."""
 
 
 def next_block(source: Source, kind: str, path: Path, cursor: Cursor, *, complete: bool) -> Block | None:
@@ -90,35 +95,53 @@ def _parquet_block(source: Source, path: Path, cursor: Cursor) -> Block | None:
 def _text_block(source: Source, kind: str, path: Path, cursor: Cursor, complete: bool) -> Block | None:
     header: list[str] = []
     with path.open("rb") as file:
+        if file.seek(0, 2) < cursor.at:
+            raise RowError(f"source {source.name!r}: {path} is now shorter than what was read of it.")
         if kind == "csv":
+            file.seek(0)
             first = file.readline()
             if not first.endswith(b"\n") and not complete:
                 return None
-            header = _csv_header(source, path, first)
+            with _telling_half_lines(first):
+                header = _csv_header(source, path, first)
             if cursor.at == 0:
                 cursor = replace(cursor, at=len(first), line=1)
-        if file.seek(0, 2) < cursor.at:
-            raise RowError(f"source {source.name!r}: {path} is now shorter than what was read of it.")
         file.seek(cursor.at)
         data = _complete_lines(path, file, complete)
     if not data:
         return None
     lines = data.splitlines()
-    texts = {
-        cursor.line + 1 + index: _text(path, cursor.line + 1 + index, line)
-        for index, line in enumerate(lines)
-        if line.strip()
-    }
-    if kind == "csv":
-        table = _csv_table(source, path, header, texts)
-    else:
-        rows = {number: _json_row(path, number, text) for number, text in texts.items()}
-        table = _checked(source, path, list(rows), list(rows.values()))
+    with _telling_half_lines(data):
+        texts = {
+            cursor.line + 1 + index: _text(path, cursor.line + 1 + index, line)
+            for index, line in enumerate(lines)
+            if line.strip()
+        }
+        if kind == "csv":
+            table = _csv_table(source, path, header, texts)
+        else:
+            rows = {number: _json_row(path, number, text) for number, text in texts.items()}
+            table = _checked(source, path, list(rows), list(rows.values()))
     return Block(table, replace(cursor, at=cursor.at + len(data), line=cursor.line + len(lines)))
 
 
+@contextmanager
+def _telling_half_lines(data: bytes) -> Iterator[None]:
+    """Within the block, what does not fit is a HalfLine if these lines do not end in a line break."""
+    try:
+        yield
+    except RowError as problem:
+        if data.endswith(b"\n"):
+            raise
+        # A last line without a line break comes alone, so it is the one that does not fit.
+        raise HalfLine(str(problem)) from None
+
+
 def _complete_lines(path: Path, file: Any, complete: bool) -> bytes:
-    """Complete lines from here on, about a block of them; the unfinished end only if the file is complete."""
+    """Complete lines from here on, about a block of them.
+
+    If the file is complete, a last line without a line break comes after them, alone.
+    """
     data = b""
     while True:
         more: bytes = file.read(_BLOCK_BYTES)

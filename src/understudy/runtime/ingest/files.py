@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from understudy.flow.errors import FlowError, RowError
 from understudy.flow.kinds import Batch, Reader, SourceKind
 from understudy.flow.model import Source
 from understudy.flow.schema import parse_schema
-from understudy.runtime.ingest.file_blocks import Block, Cursor, NotParquet, next_block
+from understudy.runtime.ingest.file_blocks import Block, Cursor, HalfLine, NotParquet, next_block
 
 FORMATS = ("jsonl", "csv", "parquet")
 _POLL_US = 200_000
@@ -31,8 +30,9 @@ class Files(SourceKind):
 
     With `follow`, the source goes on when the last file grows or a file with a greater name appears, until a
     client closes it; without it, the source ends with the last file. Names that start with "." or "_" are
-    skipped. A csv file has a header line; an empty field is null, except in a string column. With `follow`, a
-    Parquet file that is still being written holds back the files behind it until it is complete.
+    skipped. An empty file has no rows. A csv file has a header line; an empty field is null, except in a
+    string column. With `follow`, a Parquet file that is still being written holds back the files behind it
+    until it is complete.
     """
 
     path: str | Path
@@ -113,8 +113,7 @@ class FilesReader(Reader):
             cursor = self._cursor if same and self._cursor else Cursor(name)
             complete = not self._grows or index < len(names) - 1
             closed = self._kind.follow and not self._grows
-            if closed and _is_empty(files[name]):
-                # A file that was to be written and was not.
+            if not cursor.at and self._is_without_rows(files[name], complete):
                 continue
             try:
                 block = next_block(self._source, self._kind.format, files[name], cursor, complete=complete)
@@ -124,8 +123,8 @@ class FilesReader(Reader):
                 self._wait_for(files[name], problem)
                 self._waits = True
                 return None
-            except RowError as problem:
-                if not closed or not _lacks_its_end(files[name]):
+            except HalfLine as problem:
+                if not closed:
                     raise
                 raise RowError(
                     f"{problem} (The source was closed while the last line of {name} had no end.)"
@@ -133,6 +132,23 @@ class FilesReader(Reader):
             if block is not None:
                 return block
         return None
+
+    def _is_without_rows(self, path: Path, complete: bool) -> bool:
+        """Whether a file is passed over because it has no rows: whatever its format, an empty file has none.
+
+        The last file that is followed is looked at again, and may have rows then. An empty Parquet file that
+        is followed and has others behind it is waited for, like any that is still being written: they may be
+        written at the same time, and the reader does not come back from a later file.
+        """
+        if self._kind.format == "parquet" and self._grows and complete:
+            return False
+        try:
+            # Not by its size: that of a special file is 0.
+            with path.open("rb") as file:
+                return not file.read(1)
+        except OSError:
+            # Reading it says why.
+            return False
 
     def _warn_of_passed(self, names: Sequence[str], current: str) -> None:
         """Files are read in the order of their names: one that appears before those already read is not."""
@@ -173,18 +189,3 @@ class FilesReader(Reader):
         if self._kind.follow:
             return {}
         raise FlowError(f"source {self._source.name!r}: there is no file or folder {self._path}.")
-
-
-def _is_empty(path: Path) -> bool:
-    try:
-        return path.stat().st_size == 0
-    except OSError:
-        # Reading it says why.
-        return False
-
-
-def _lacks_its_end(path: Path) -> bool:
-    """Whether the last line of a file that is not empty is not ended."""
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"

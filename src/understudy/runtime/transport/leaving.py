@@ -48,7 +48,7 @@ class OpenConnections:
 
     def forget(self) -> None:
         """For a process that was forked: the connections are the parent's, and so are their threads."""
-        self.cut_by_fork = bool(self._open)
+        self.cut_by_fork |= bool(self._open)
         self._open = set()
         self._changed = threading.Condition()
 
