@@ -106,6 +106,9 @@ MB = 2**20
         # Small groups say nothing of large ones.
         ([(STRIDE_S / 2, 16 * MB), *[(0.2, 1_000)] * GROUPS_SEEN], 32 * MB),
         ([(0.2, 0)], BYTES.first),
+        # The first groups after a start are slow.
+        ([(STRIDE_S * 2, 16 * MB), (0.1, 16 * MB)], BYTES.least),
+        ([(STRIDE_S * 2, 16 * MB), (0.1, 16 * MB), (0.1, 16 * MB)], BYTES.most),
     ],
 )
 def test_a_quick_engine_that_is_behind_gets_large_groups(

@@ -40,16 +40,22 @@ STRIDE_S = 2.0
 
 @dataclass(frozen=True)
 class Measure:
-    """What a stride is counted in: so much is given before any group was timed, and within these bounds."""
+    """What a stride is counted in: so much is given before any group was timed, and within these bounds.
+
+    The slowest of the last `seen` groups counts.
+    """
 
     first: int
     least: int
     most: int
+    seen: int
 
 
-BUCKETS = Measure(first=5, least=1, most=50)
-#: Fewer would save little time: each micro-batch has its fixed cost.
-BYTES = Measure(first=16 * 2**20, least=16 * 2**20, most=64 * 2**20)
+#: One group too long would be minutes.
+BUCKETS = Measure(first=5, least=1, most=50, seen=GROUPS_SEEN)
+#: Fewer would save little time: each micro-batch has its fixed cost. One group too long is four times as long
+#: at most, and an engine that is behind is not to wait until its slow first groups are forgotten.
+BYTES = Measure(first=16 * 2**20, least=16 * 2**20, most=64 * 2**20, seen=2)
 
 
 class Stride:
@@ -57,11 +63,11 @@ class Stride:
 
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
-        self._each_s: deque[float] = deque(maxlen=GROUPS_SEEN)
+        self._each_s: deque[float] = deque(maxlen=measure.seen)
 
     @property
     def most(self) -> int:
-        """By the slowest of the last groups: shorter ones cost little here, a long one delays everything."""
+        """By the slowest of the last groups: shorter ones cost little, a long one delays everything."""
         if not self._each_s:
             return self._measure.first
         return max(self._measure.least, min(self._measure.most, int(STRIDE_S / max(self._each_s))))
