@@ -349,3 +349,18 @@ def test_a_last_word_taken_into_a_part_that_begins_comes_after_a_header_and_befo
     assert not header.begins
     assert rest == [said, Header(FORMAT_VERSION, "flow", "gateway", parts, True, header.before, 0)]
     assert stops_in(tmp_path) == ["gateway stopped writing: No space left on device"]
+
+
+def test_a_last_word_stays_where_it_is_until_it_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path).close()
+    (tmp_path / "gateway.stopped").touch()
+
+    def killed(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(PartedFile, "_append", killed)
+    with pytest.raises(SystemExit):
+        opened(tmp_path)
+    assert (tmp_path / "gateway.stopped").exists()
