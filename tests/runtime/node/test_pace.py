@@ -20,6 +20,7 @@ from understudy.runtime.node.pace import (
     HURRY_S,
     PERIOD_MAX_S,
     STRIDE_S,
+    Measure,
     Pace,
     Stride,
 )
@@ -120,6 +121,23 @@ def test_a_quick_engine_that_is_behind_gets_large_groups(
     assert stride.most == bytes_max
 
 
+@pytest.mark.parametrize(
+    ("measure", "sizes", "filled"),
+    [
+        (BUCKETS, [1] * BUCKETS.first, True),
+        (BUCKETS, [1] * (BUCKETS.first - 1), False),
+        (BYTES, [6 * MB, 6 * MB], True),
+        (BYTES, [5 * MB, 5 * MB], False),
+        (BYTES, [0], False),
+        (BYTES, [100 * MB], True),
+    ],
+)
+def test_a_group_is_full_if_another_bucket_would_not_have_fitted(
+    measure: Measure, sizes: list[int], filled: bool
+) -> None:
+    assert Stride(measure).is_filled_by(sizes) is filled
+
+
 class Waiting:
     """An owner that waits for its worker."""
 
@@ -150,6 +168,19 @@ class Restful(Pace):
 
     def rest_s(self, began_s: float, took_s: float, through: int) -> float:
         return 60.0
+
+
+def test_who_has_more_to_do_than_a_group_may_have_does_not_rest(tmp_path: Path) -> None:
+    owner = Waiting()
+    engine = SmallEngine(tmp_path, ())
+    engine.stepwise = True
+    worker = Worker(engine, owner, Restful(1, 1), stream_for=str, time_of={}, produced={})
+    worker.process([Bucket(number) for number in range(BUCKETS.first)])
+    assert owner.done.acquire(timeout=30)
+    worker.process([Bucket(BUCKETS.first)])
+    assert not owner.done.acquire(timeout=0.2)
+    worker.end()
+    worker.join(30)
 
 
 @pytest.mark.parametrize("rouse", [Worker.wake, Worker.end])

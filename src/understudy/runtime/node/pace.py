@@ -4,7 +4,8 @@ Even an empty micro-batch costs a good tenth of a second of a core. Many engines
 micro-batch for every bucket spend their time on fixed costs and fall behind; if each rests a little, the
 buckets that arrive meanwhile go into one group. An engine that shares a core with others works its share of
 the time, so it takes small groups often when there is little to do and larger ones as the load grows. That
-settles by itself: a larger group takes longer, but less for each row.
+settles by itself: a larger group takes longer, but less for each row. After a group that could not have been
+larger an engine does not rest: the next one will be as large in any case.
 
 Copies rest each in its own time, so one may be most of a period behind its partner. When a process is lost,
 the surviving copies may have to take over for it: then no engine rests until they have reached its position.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -72,6 +74,10 @@ class Stride:
         if not self._each_s:
             return self._measure.first
         return max(self._measure.least, min(self._measure.most, int(STRIDE_S / max(self._each_s))))
+
+    def is_filled_by(self, sizes: Sequence[int]) -> bool:
+        """Whether a group whose buckets have these sizes had no room for another one like its largest."""
+        return sum(sizes) + max(sizes) > self.most
 
     def took(self, group_s: float, amount: int) -> None:
         # A much smaller group says nothing: its time is the fixed cost of a micro-batch.

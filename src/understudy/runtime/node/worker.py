@@ -131,12 +131,14 @@ class Worker:
         took_s = time.monotonic() - began
         self.stats.last_group_ms = took_s * 1_000
         before = self.limit
-        size_bytes = sum(bucket.size_bytes for bucket in buckets)
-        self._stride.took(took_s, len(buckets) if self._engine.stepwise else size_bytes)
+        sizes = [1 if self._engine.stepwise else bucket.size_bytes for bucket in buckets]
+        full = self._stride.is_filled_by(sizes)
+        self._stride.took(took_s, sum(sizes))
         if self.limit != before:
             self._owner.limit_groups(self.limit)
         rest_s = self._pace.rest_s(began, took_s, buckets[-1].number)
-        self._wanted.wait(rest_s)
+        # While an engine rests, its next group grows. After a full one more waits already than that may have.
+        self._wanted.wait(0 if full else rest_s)
         self._wanted.clear()
         self._owner.processed()
 
