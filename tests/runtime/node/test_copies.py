@@ -19,7 +19,7 @@ from understudy.core.view.events import CopyMoveFailed, Drain, MoveCopy
 from understudy.flow.policy import policy_named
 from understudy.runtime.node import copies as module
 from understudy.runtime.node.mover import PURPOSE
-from understudy.runtime.node.pace import STRIDE_S, Pace
+from understudy.runtime.node.pace import BUCKETS, Pace
 from understudy.runtime.transport.endpoint import Refused, connect
 
 Make = Callable[..., Run]
@@ -314,7 +314,7 @@ def test_an_engine_that_takes_buckets_one_by_one_gets_short_groups(
         engine.stepwise = True
 
     def slow(engine: SmallEngine, inputs: Any, *args: Any) -> None:
-        time.sleep(STRIDE_S / 20 * sum(table.num_rows for table in inputs.values()))
+        time.sleep(BUCKETS.group_s / 20 * sum(table.num_rows for table in inputs.values()))
         advance(engine, inputs, *args)
 
     monkeypatch.setattr(SmallEngine, "__init__", stepwise)

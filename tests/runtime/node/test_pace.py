@@ -19,7 +19,6 @@ from understudy.runtime.node.pace import (
     GROUPS_SEEN,
     HURRY_S,
     PERIOD_MAX_S,
-    STRIDE_S,
     Measure,
     Pace,
     Stride,
@@ -75,12 +74,12 @@ def test_no_engine_rests_just_after_a_loss() -> None:
     ("groups", "buckets_max"),
     [
         ([], BUCKETS.first),
-        ([(STRIDE_S, 4)], 4),
-        ([(STRIDE_S * 10, 4)], 1),
+        ([(BUCKETS.group_s, 4)], 4),
+        ([(BUCKETS.group_s * 10, 4)], 1),
         ([(0.0, 1)], BUCKETS.most),
         # One quick group does not make a long one of the next.
-        ([(STRIDE_S, 4), (STRIDE_S, 40)], 4),
-        ([(STRIDE_S, 4), *[(STRIDE_S, 40)] * GROUPS_SEEN], 40),
+        ([(BUCKETS.group_s, 4), (BUCKETS.group_s, 40)], 4),
+        ([(BUCKETS.group_s, 4), *[(BUCKETS.group_s, 40)] * GROUPS_SEEN], 40),
     ],
 )
 def test_buckets_that_are_taken_one_by_one_come_by_the_time_they_take(
@@ -98,18 +97,19 @@ MB = 2**20
 @pytest.mark.parametrize(
     ("groups", "bytes_max"),
     [
-        ([], 16 * MB),
-        ([(STRIDE_S, 16 * MB)], 16 * MB),
-        ([(STRIDE_S / 2, 16 * MB)], 32 * MB),
-        ([(0.1, 16 * MB)], BYTES.most),
-        # A slow query is not given less: its micro-batches have their fixed cost.
-        ([(STRIDE_S * 10, 16 * MB)], BYTES.least),
+        ([], BYTES.first),
+        ([(BYTES.group_s, 4 * MB)], 4 * MB),
+        ([(BYTES.group_s / 2, 4 * MB)], 8 * MB),
+        ([(0.1, 4 * MB)], BYTES.most),
+        # A slow query is given little, and not nothing.
+        ([(BYTES.group_s * 4, 4 * MB)], MB),
+        ([(BYTES.group_s * 100, 4 * MB)], BYTES.least),
         # Small groups say nothing of large ones.
-        ([(STRIDE_S / 2, 16 * MB), *[(0.2, 1_000)] * GROUPS_SEEN], 32 * MB),
+        ([(BYTES.group_s / 2, 4 * MB), *[(0.2, 1_000)] * GROUPS_SEEN], 8 * MB),
         ([(0.2, 0)], BYTES.first),
         # The first groups after a start are slow.
-        ([(STRIDE_S * 2, 16 * MB), (0.1, 16 * MB)], BYTES.least),
-        ([(STRIDE_S * 2, 16 * MB), (0.1, 16 * MB), (0.1, 16 * MB)], BYTES.most),
+        ([(BYTES.group_s, 4 * MB), (0.1, 4 * MB)], 4 * MB),
+        ([(BYTES.group_s, 4 * MB), (0.1, 4 * MB), (0.1, 4 * MB)], BYTES.most),
     ],
 )
 def test_a_quick_engine_that_is_behind_gets_large_groups(
@@ -126,8 +126,8 @@ def test_a_quick_engine_that_is_behind_gets_large_groups(
     [
         (BUCKETS, [1] * BUCKETS.first, True),
         (BUCKETS, [1] * (BUCKETS.first - 1), False),
-        (BYTES, [6 * MB, 6 * MB], True),
-        (BYTES, [5 * MB, 5 * MB], False),
+        (BYTES, [2 * MB, MB], True),
+        (BYTES, [MB, MB], False),
         (BYTES, [0], False),
         (BYTES, [100 * MB], True),
     ],

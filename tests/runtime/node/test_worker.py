@@ -17,7 +17,7 @@ from understudy.core.replica.events import LimitGroups
 from understudy.core.shape.partition import Partition
 from understudy.engine.interface import Emit, Output, Snapshot
 from understudy.runtime.node import worker as module
-from understudy.runtime.node.pace import BYTES, STRIDE_S, Pace
+from understudy.runtime.node.pace import BUCKETS, BYTES, Pace
 from understudy.runtime.node.worker import Shares, Worker
 from understudy.runtime.payload import decode, encode
 
@@ -139,7 +139,7 @@ def test_an_engine_that_takes_buckets_one_by_one_gets_as_many_as_it_manages_in_t
 ) -> None:
     class Slow(SmallEngine):
         def advance(self, inputs: Mapping[str, pa.Table], through: BucketId, emit: Emit) -> None:
-            time.sleep(STRIDE_S)
+            time.sleep(BUCKETS.group_s)
 
     engine = Slow(tmp_path, (SINK,))
     engine.stepwise = True

@@ -37,28 +37,27 @@ GROUPS_SEEN = 9
 CATCHING_UP = 1.5
 #: Without rest after a loss: a few groups, so that a level gets what the level below it hurried for.
 HURRY_S = 4.0
-#: A group takes about this long at most, where there is a choice.
-STRIDE_S = 2.0
 
 
 @dataclass(frozen=True)
 class Measure:
     """What a stride is counted in: so much is given before any group was timed, and within these bounds.
 
-    The slowest of the last `seen` groups counts.
+    A group is to take `group_s` at most. The slowest of the last `seen` groups counts.
     """
 
     first: int
     least: int
     most: int
+    group_s: float
     seen: int
 
 
 #: One group too long would be minutes.
-BUCKETS = Measure(first=5, least=1, most=50, seen=GROUPS_SEEN)
-#: Fewer would save little time: each micro-batch has its fixed cost. One group too long is four times as long
-#: at most, and an engine that is behind is not to wait until its slow first groups are forgotten.
-BYTES = Measure(first=16 * 2**20, least=16 * 2**20, most=64 * 2**20, seen=2)
+BUCKETS = Measure(first=5, least=1, most=50, group_s=2.0, seen=GROUPS_SEEN)
+#: Where many engines share few cores, groups of some seconds are usual, and shorter ones would cost more. An
+#: engine that is behind is not to wait until its slow first groups are forgotten.
+BYTES = Measure(first=4 * 2**20, least=2**18, most=64 * 2**20, group_s=10.0, seen=2)
 
 
 class Stride:
@@ -73,7 +72,8 @@ class Stride:
         """By the slowest of the last groups: shorter ones cost little, a long one delays everything."""
         if not self._each_s:
             return self._measure.first
-        return max(self._measure.least, min(self._measure.most, int(STRIDE_S / max(self._each_s))))
+        measure = self._measure
+        return max(measure.least, min(measure.most, int(measure.group_s / max(self._each_s))))
 
     def is_filled_by(self, sizes: Sequence[int]) -> bool:
         """Whether a group whose buckets have these sizes had no room for another one like its largest."""
