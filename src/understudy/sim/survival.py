@@ -133,7 +133,7 @@ def may_fire(world: World, timer: Choice) -> bool:
         case "timer", _, ("absent", str(node)), _:
             return node not in world.processes or node == GATEWAY or may_suspect(world, node)
         case "timer", str(name), ("stuck", Copy() as copy, _), _:
-            return not world.processes[name].has_state(copy) or sure_active(world, copy.partition, name)
+            return not world.processes[name].has_state(copy) or may_suspect(world, name)
         case "grace", ("missed", str(node)), _:
             return node not in world.processes
     return True

@@ -303,7 +303,7 @@ def test_a_newcomer_whose_engine_does_not_finish_a_group_gives_up_at_the_second_
     made.handle(AtEdge(BELOW, Attached(0, 12)))
     made.handle(data(11))
     assert made.stuck(60_000) == []
-    assert made.stuck(60_000) == [MoveFailed("its engine has done nothing for 60 s")]
+    assert made.stuck(60_000) == [MoveFailed("its engine has done nothing for 60 s", holds_state=True)]
 
 
 def test_an_engine_that_is_slow_for_each_bucket_gets_short_groups() -> None:
@@ -346,7 +346,7 @@ def test_a_newcomer_whose_engine_works_on_a_long_group_is_not_stuck() -> None:
     for _ in range(3):
         made.handle(Progress())
         assert made.stuck(60_000) == []
-    assert made.stuck(60_000) == [MoveFailed("its engine has done nothing for 60 s")]
+    assert made.stuck(60_000) == [MoveFailed("its engine has done nothing for 60 s", holds_state=True)]
 
 
 def test_a_newcomer_whose_engine_works_or_waits_for_input_is_not_stuck() -> None:

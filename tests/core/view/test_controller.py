@@ -163,11 +163,12 @@ def test_a_suspicion_of_another_epoch_is_not_acted_on(off: int) -> None:
 # --- standbys --------------------------------------------------------------------------------------------
 
 
-def test_a_standby_that_fails_is_followed_by_another_node() -> None:
+@pytest.mark.parametrize("holds_state", [False, True])
+def test_a_standby_that_fails_is_followed_by_another_node(holds_state: bool) -> None:
     made = single(2, "c", "d")
     made.handle(MembersLeft(("b",)))
     first = now(made).seat(Copy(F, 1))
-    made.handle(CopyMoveFailed(Copy(F, 1), first.epoch))
+    made.handle(CopyMoveFailed(Copy(F, 1), first.epoch, "why", holds_state))
     assert seat_of(made, Copy(F, 1)) == ("d", STDBY)
 
 

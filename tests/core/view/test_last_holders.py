@@ -105,6 +105,17 @@ def test_a_standby_without_any_active_that_cannot_catch_up_means_lost() -> None:
     assert "could not catch up: the disk is full" in str(now(made).lost)
 
 
+def test_a_standby_without_any_active_that_holds_the_state_and_is_slow_is_spared() -> None:
+    made = single(2, "c")
+    made.handle(CopySuspected(Copy(F, 1), 1, "gateway"))
+    epoch = now(made).seat(Copy(F, 1)).epoch
+    made.handle(MembersLeft(("a",)))
+    made.handle(TimerFired(("missed", "a")))
+    assert made.handle(CopyMoveFailed(Copy(F, 1), epoch, "slow", holds_state=True)) == []
+    made.handle(CopyCaughtUp(Copy(F, 1), epoch))
+    assert seat_of(made, Copy(F, 1)) == ("c", ACTIVE)
+
+
 def test_a_standby_whose_node_leaves_is_given_time_if_no_copy_is_active() -> None:
     """It may have the state already, and then it alone has it."""
     made = single(2, "c")

@@ -69,6 +69,7 @@ COPY = Copy(Partition("sessions", 3), 1)
     [
         CopyCaughtUp(COPY, 6),
         CopyMoveFailed(COPY, 7, "the disk is full"),
+        CopyMoveFailed(COPY, 7, "it is slow", holds_state=True),
         CopySuspected(COPY, 8, "gateway"),
         MoveWish(COPY.partition, 1, "node-3", "7"),
         MoveWish(COPY.partition, None, "node-3", "7"),

@@ -384,8 +384,8 @@ class Host(Machine[HostEvent, HostInstruction]):
                     self._out.append(FetchState(copy, epoch, node, lender, attempt, version))
                 case CaughtUp():
                     self._out.append(Tell(CopyCaughtUp(copy, epoch)))
-                case MoveFailed(why):
-                    self._out.append(Tell(CopyMoveFailed(copy, epoch, why)))
+                case MoveFailed(why, holds_state):
+                    self._out.append(Tell(CopyMoveFailed(copy, epoch, why, holds_state)))
 
     def _ask(self, resident: Resident, attempt: int) -> None:
         """Ask an active copy for its state: another one with every attempt."""

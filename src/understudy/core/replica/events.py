@@ -196,9 +196,10 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class MoveFailed:
-    """This standby will not get its state."""
+    """This standby will not get its state, or it holds it and its engine does nothing."""
 
     why: str
+    holds_state: bool = False
 
 
 CopyInstruction = (

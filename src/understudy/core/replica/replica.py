@@ -115,7 +115,8 @@ class Replica:
         worked, self._worked = self._worked, False
         self._stuck_at = below.processed
         if below.busy and before == below.processed and not worked:
-            return [MoveFailed(f"its engine has done nothing for {limit_ms / 1000:g} s")]
+            why = f"its engine has done nothing for {limit_ms / 1000:g} s"
+            return [MoveFailed(why, holds_state=True)]
         return []
 
     def activated(self) -> list[CopyInstruction]:

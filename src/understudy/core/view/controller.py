@@ -16,7 +16,8 @@ name: it is given `grace_ms`. Of several nodes that are missed at one look, none
 of another.
 
 When the last ACTIVE copy dies while another seat is STDBY, the standby stays: it may already have all that it
-needs. Then it catches up, or reports that it cannot.
+needs. Then it catches up, or reports that its state cannot come. One that holds the state and is only slow is
+spared: it is the last holder.
 
 *Bottom-up.* While a standby of some level is catching up, none of another level is seated; of several levels
 with DEAD seats that can be filled the lowest comes first. Partitions of one level recover side by side, and
@@ -141,10 +142,11 @@ class Controller(Machine[ControllerEvent, Decision]):
                 return self._left(nodes)
             case CopyCaughtUp(copy, epoch):
                 return self._caught_up(copy, epoch)
-            case CopyMoveFailed(copy, epoch, why):
+            case CopyMoveFailed(copy, epoch, why, holds_state):
                 standby = self._seat_of(copy, epoch)
                 waits = standby is not None and standby.status is Status.STDBY
-                return self._bury([copy], f"could not catch up: {why}") if waits else []
+                given_up = waits and (not holds_state or self._replaceable(copy))
+                return self._bury([copy], f"could not catch up: {why}") if given_up else []
             case CopySuspected(copy, epoch, by):
                 suspect = self._seat_of(copy, epoch)
                 copies = [] if suspect is None else self._current.copies_on(suspect.node)

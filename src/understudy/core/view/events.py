@@ -42,11 +42,14 @@ class CopyCaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class CopyMoveFailed:
-    """The standby in this seat, of this epoch, will not get the state it needs."""
+    """The standby in this seat, of this epoch, will not get the state it needs, or holds it and does not get
+    on with it.
+    """
 
     copy: Copy
     epoch: int
     why: str = "could not catch up"
+    holds_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,9 @@ def written(event: Reported) -> tuple[str, dict[str, Any]]:
     match event:
         case CopyCaughtUp(copy, epoch):
             return "caught_up", {"copy": str(copy), "epoch": epoch}
-        case CopyMoveFailed(copy, epoch, why):
-            return "move_failed", {"copy": str(copy), "epoch": epoch, "why": why}
+        case CopyMoveFailed(copy, epoch, why, holds_state):
+            facts = {"copy": str(copy), "epoch": epoch, "why": why, "holds_state": holds_state}
+            return "move_failed", facts
         case CopySuspected(copy, epoch, by):
             return "suspected", {"copy": str(copy), "epoch": epoch, "by": by}
         case MoveWish(partition, replica, node, wish_id):
@@ -63,7 +64,8 @@ def event_of(report: Report) -> Reported:
             case "caught_up":
                 return CopyCaughtUp(Copy.of(facts["copy"]), int(facts["epoch"]))
             case "move_failed":
-                return CopyMoveFailed(Copy.of(facts["copy"]), int(facts["epoch"]), str(facts["why"]))
+                copy, epoch = Copy.of(facts["copy"]), int(facts["epoch"])
+                return CopyMoveFailed(copy, epoch, str(facts["why"]), bool(facts["holds_state"]))
             case "suspected":
                 return CopySuspected(Copy.of(facts["copy"]), int(facts["epoch"]), str(facts["by"]))
             case "move":
