@@ -317,6 +317,8 @@ def test_a_gateway_whose_log_is_gone_refuses_to_start(settings: RunSettings, sho
     with life.client() as client:
         client.push("rows", [{"k": 1, "ts": 5 * WIDTH_US}])
     life.end()
+    # As a launcher does before it starts a gateway again.
+    ready_file(settings.path, "gateway").unlink()
     for file in (settings.path / "log").glob("*.wal"):
         file.unlink()
     if shown_by == "delivery":
