@@ -127,28 +127,22 @@ def test_a_gateway_that_cannot_come_up_at_first_ends_the_run_at_once(run: LocalR
             look_until(run, lambda: False)
 
 
-def test_a_gateway_is_not_started_again_with_another_flow(run: LocalRun) -> None:
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [("meaning = 42", " has changed since this run began"), ("def half(", ":")],
+    ids=["another", "half saved"],
+)
+def test_a_gateway_that_is_killed_while_its_flow_is_edited_comes_up_with_the_flow_as_it_was(
+    run: LocalRun, added: str, said: str
+) -> None:
     flow = Path(run.settings.flow_path)
     as_it_was = flow.read_text()
     run.start()
     look_until(run, ready_file(run.settings.path, "gateway").exists)
-    flow.write_text(f"{as_it_was}\nmeaning = 42\n")
+    flow.write_text(f"{as_it_was}\n{added}\n")
     run.kill("gateway")
     look_until(run, lambda: "gateway" in run.setbacks)
-    assert f"{flow} has changed since this run began" in run.setbacks["gateway"].text
-    flow.write_text(as_it_was)
-    look_until(run, lambda: run.status() is not None)
-
-
-def test_a_gateway_that_is_killed_while_its_flow_is_edited_comes_up_when_that_is_done(run: LocalRun) -> None:
-    flow = Path(run.settings.flow_path)
-    as_it_was = flow.read_text()
-    run.start()
-    look_until(run, ready_file(run.settings.path, "gateway").exists)
-    flow.write_text(f"{as_it_was}\ndef half(\n")
-    run.kill("gateway")
-    look_until(run, lambda: "gateway" in run.setbacks)
-    assert f"{flow}:" in run.setbacks["gateway"].text
+    assert f"{flow}{said}" in run.setbacks["gateway"].text
     flow.write_text(as_it_was)
     look_until(run, lambda: run.status() is not None)
 

@@ -9,7 +9,7 @@ from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.messages import Ack, Attached, Data, Detached, From, Reverse
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.replica.consumer import Consumer
-from understudy.core.replica.events import AtEdge, Process, SendTo
+from understudy.core.replica.events import AtEdge, LimitGroups, Process, SendTo
 from understudy.core.shape.partition import Copy, Partition
 
 LEFT, RIGHT = Partition("left"), Partition("right")
@@ -52,14 +52,35 @@ def test_a_group_is_acknowledged_to_every_copy_of_every_producer_just_before_the
     made.check()
 
 
-def test_a_group_stops_at_its_limits() -> None:
-    made = consumer(group_buckets_max=2, group_bytes_max=3)
+@pytest.mark.parametrize(
+    ("allowed", "managed"),
+    [
+        ({"group_buckets_max": 2}, LimitGroups()),
+        ({"group_bytes_max": 2}, LimitGroups()),
+        ({}, LimitGroups(buckets_max=2)),
+        ({}, LimitGroups(bytes_max=2)),
+        # An engine that manages much gets no more than the run allows.
+        ({"group_buckets_max": 2}, LimitGroups(buckets_max=1_000)),
+        ({"group_bytes_max": 2}, LimitGroups(bytes_max=1_000)),
+    ],
+)
+def test_a_group_has_what_the_run_allows_and_the_engine_manages(
+    allowed: dict[str, int], managed: LimitGroups
+) -> None:
+    made = consumer(**allowed)
+    made.manages = managed
     made.at_edge(sent(LEFT, 1, 2, 3, 4))
     made.at_edge(AtEdge(RIGHT, From(0, Data((Bucket(4),)))))
     (*answered, process) = made.hand_out()
     assert answered == acks(2)
     assert isinstance(process, Process)
     assert [each.number for each in process.buckets] == [1, 2]
+
+
+@pytest.mark.parametrize("limits", [{"buckets_max": 0}, {"bytes_max": -1}])
+def test_a_group_without_anything_is_no_limit(limits: dict[str, int]) -> None:
+    with pytest.raises(BrokenInvariant, match="cannot be limited"):
+        LimitGroups(**limits)
 
 
 def test_a_sink_acknowledges_what_was_written_and_begins_after_what_it_holds() -> None:

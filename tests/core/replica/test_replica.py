@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from core_kit import ACTIVE, DEAD, STDBY, all_active, assert_rejected, copies, run
 
-from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.messages import Ack, Attached, Data, From, Reverse
 from understudy.core.edge.outlet import OutletState
 from understudy.core.errors import BrokenInvariant
@@ -16,7 +16,6 @@ from understudy.core.replica.events import (
     Asked,
     AtEdge,
     CaughtUp,
-    CopyInstruction,
     CopyState,
     DropSnapshot,
     Fetch,
@@ -311,31 +310,8 @@ def test_an_engine_that_is_slow_for_each_bucket_gets_short_groups() -> None:
     made.handle(LimitGroups(1))
     made.handle(LimitGroups(2))
     made.handle(AtEdge(BELOW, Attached(0, 19)))
-    assert groups_of(made.handle(data(11, 12, 13))) == [[11, 12]]
-
-
-def test_an_engine_gets_as_many_bytes_as_it_manages() -> None:
-    made = newcomer()
-    made.handle(LimitGroups(bytes_max=2))
-    made.handle(AtEdge(BELOW, Attached(0, 19)))
-    assert groups_of(made.handle(data(11, 12, 13))) == [[11, 12]]
-
-
-def test_an_engine_that_manages_much_gets_no_more_than_the_run_allows() -> None:
-    made = active(group_buckets_max=2)
-    made.handle(LimitGroups(1_000))
-    assert groups_of(made.handle(data(11, 12, 13))) == [[11, 12]]
-
-
-@pytest.mark.parametrize("limits", [{"buckets_max": 0}, {"bytes_max": -1}])
-def test_a_group_without_anything_is_no_limit(limits: dict[str, int]) -> None:
-    with pytest.raises(BrokenInvariant, match="cannot be limited"):
-        LimitGroups(**limits)
-
-
-def groups_of(instructions: list[CopyInstruction]) -> list[list[BucketId]]:
-    handed = [each for each in instructions if isinstance(each, Process)]
-    return [[bucket.number for bucket in each.buckets] for each in handed]
+    handed = [each for each in made.handle(data(11, 12, 13)) if isinstance(each, Process)]
+    assert [[bucket.number for bucket in each.buckets] for each in handed] == [[11, 12]]
 
 
 def test_a_newcomer_whose_engine_works_on_a_long_group_is_not_stuck() -> None:
