@@ -35,6 +35,7 @@ from understudy.core.replica.events import (
     CopyState,
     FetchFailed,
     Installed,
+    MoveFailed,
     Progress,
     SnapshotTaken,
 )
@@ -181,6 +182,14 @@ def test_a_standby_without_progress_is_given_up_after_its_limit_and_watched_no_m
         Tell(CopyMoveFailed(SECOND, 3, "its state made no progress for 60 s")),
     ]
     assert host.handle(STUCK_TIMER) == []
+
+
+def test_that_a_slow_newcomer_holds_the_state_is_part_of_its_report() -> None:
+    """The controller spares it, if it is the last one that does."""
+    host = standby()
+    host.residents[SECOND].machine.stuck = lambda _limit_ms: [MoveFailed("slow", holds_state=True)]  # type: ignore[method-assign]
+    told = of_kind(host.handle(STUCK_TIMER), Tell)
+    assert told == [Tell(CopyMoveFailed(SECOND, 3, "slow", holds_state=True))]
 
 
 def test_a_state_that_arrives_too_late_opens_no_edge() -> None:
