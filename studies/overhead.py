@@ -1,7 +1,7 @@
 """What replication costs: one query in plain Structured Streaming, in Understudy with `none`, and with
 `pair`.
 
-    python studies/overhead.py [--rounds 5] [--rows 30000000] [--offered 2000000] [--rate 10000]
+    python studies/overhead.py [--rounds 5] [--rows 60000000] [--offered 6000000] [--rate 10000]
         [--seconds 40]
 
 Throughput: more rows are offered than any of the three can take (`--offered` a second), and the time from
@@ -171,8 +171,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=30_000_000)
-    parser.add_argument("--offered", type=float, default=2_000_000)
+    parser.add_argument("--rows", type=int, default=60_000_000)
+    parser.add_argument("--offered", type=float, default=6_000_000)
     parser.add_argument("--rate", type=float, default=10_000)
     parser.add_argument("--seconds", type=float, default=40)
     arguments = parser.parse_args()
