@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Protocol
 
-from understudy.core.bucket import Bucket
+from understudy.core.bucket import Bucket, BucketId
 from understudy.core.host.host import Host
 from understudy.core.host.parcels import (
     Await,
@@ -25,6 +25,8 @@ from understudy.core.host.parcels import (
     Lend,
     Parcel,
     ParcelFrom,
+    ReadAgain,
+    Save,
     Snap,
     Start,
     Tell,
@@ -52,7 +54,7 @@ class Ports(Protocol):
         """
 
     def start(self, copy: Copy, epoch: int) -> None:
-        """Set up an empty engine; `Began` follows."""
+        """Set up an engine, from the store's newest snapshot if there is one; `Began` follows."""
 
     def wait(self, copy: Copy, epoch: int) -> None:
         """The copy is a standby: it will fetch its state."""
@@ -72,10 +74,18 @@ class Ports(Protocol):
         """Snapshot the engine, which stands still; `SnapshotTaken` or `SnapshotFailed` follows."""
 
     def lend(self, copy: Copy, epoch: int, state: CopyState) -> None:
-        """Keep the snapshot of the state's version, and the state, for a standby's `fetch`."""
+        """Keep the snapshot of the state's version, and the state, for a standby's `fetch` or for `save`."""
 
     def unlend(self, copy: Copy, epoch: int, version: int) -> None:
         """Forget that snapshot."""
+
+    def save(self, copy: Copy, epoch: int, version: int) -> None:
+        """Put that snapshot, and its state, into the store; `Saved` or `SaveFailed` follows."""
+
+    def read_again(self, source: Copy, consumer: Copy, after: BucketId, bytes_max: int) -> None:
+        """Read a source's log after this number, as the consumer takes it; `LogRead` follows, with at least
+        one bucket.
+        """
 
     def report(self, report: Report) -> None:
         """Report this to the controller, sooner or later."""
@@ -125,6 +135,10 @@ class Driver:
                     ports.lend(copy, epoch, state)
                 case Unlend(copy, epoch, version):
                     ports.unlend(copy, epoch, version)
+                case Save(copy, epoch, version):
+                    ports.save(copy, epoch, version)
+                case ReadAgain(source, consumer, after, bytes_max):
+                    ports.read_again(source, consumer, after, bytes_max)
                 case Tell(report):
                     ports.report(report)
                 case Cut(node, serial, why, breach):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from understudy.core.shape.partition import Copy
 from understudy.sim.checkers import Violation
 from understudy.sim.invariants import check_converged
 from understudy.sim.survival import may_fire
@@ -44,6 +45,15 @@ def converge(world: World, step: Callable[[], bool], may: Callable[[Choice], boo
 def asks(timer: Choice) -> bool:
     """Whether a standby repeats its request when this timer fires."""
     return timer[0] == "timer" and isinstance(timer[2], tuple) and timer[2][0] == "ask"
+
+
+def saves(world: World, timer: Choice) -> bool:
+    """Whether a copy would save its state if this timer fired."""
+    match timer:
+        case "timer", str(name), ("save", Copy() as copy, int(epoch)), _:
+            resident = world.processes[name].host.residents.get(copy)
+            return resident is not None and resident.epoch == epoch and resident.machine.worth_saving
+    return False
 
 
 def _due_ms(world: World, timer: Choice) -> int:

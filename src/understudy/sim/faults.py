@@ -18,6 +18,13 @@
     bad snapshot, bad fetch, bad install, hung fetch
                   a movement of state that fails or hangs at each of its steps
 
+Where state is saved, also:
+
+    kill all      all processes that hold a copy of some partition are killed
+    power         every process is killed at one moment, the gateway and the store's memory included
+    bad save      a snapshot does not get into the vault
+    old state     of a partition's saved states the newest is damaged, and a copy begins with the one before
+
 A fault that the flow would not survive does not happen (`sim.survival`).
 """
 
@@ -45,7 +52,7 @@ def moving(world: World) -> bool:
 
 def kill(world: World, random: Random) -> str | None:
     able = [node for node in world.nodes if may_lose(world, node)]
-    if not able or len(world.nodes) == 1:
+    if not able or (len(world.nodes) == 1 and not world.setup.saved):
         return None
     named = [node for node in able if seated(world, node)]
     node = random.choice(named if named and random.random() < 0.8 else able)
@@ -53,6 +60,35 @@ def kill(world: World, random: Random) -> str | None:
     if random.random() < 0.6:
         world.add_node()
     return node
+
+
+def kill_all(world: World, random: Random) -> str | None:
+    view = world.view
+    if view is None or not world.setup.saved:
+        return None
+    partition = random.choice(list(view.partitions))
+    nodes = {seat.node for seat in view.partitions[partition].seats if seat.alive} & set(world.nodes)
+    for node in sorted(nodes):
+        world.kill(node)
+    for _ in range(random.randint(0, len(nodes))):
+        world.add_node()
+    return str(partition)
+
+
+def power(world: World, random: Random) -> str | None:
+    if not world.setup.saved:
+        return None
+    world.lose_power()
+    return "everything"
+
+
+def old_state(world: World, random: Random) -> str | None:
+    able = [choice for choice in world.choices() if choice[0] == "start"]
+    if not able:
+        return None
+    choice = random.choice(able)
+    world.take((*choice, "older"))
+    return str(choice[2])
 
 
 def kill_lender(world: World, random: Random) -> str | None:
@@ -213,7 +249,7 @@ def lead(world: World, random: Random) -> str | None:
 
 def move(world: World, random: Random) -> str | None:
     view = world.view
-    if view is None or world.leaderless or world.store.leader.publishing:
+    if view is None or world.leaderless or world.store.leader.publishing or not world.nodes:
         return None
     copy = random.choice(list(view.seats))
     if not may_lose(world, view.seat(copy).node):
@@ -294,6 +330,14 @@ FAULTS: dict[str, tuple[Fault, float]] = {
     "hung fetch": (hang, 2),
 }
 
+#: Further faults where state is saved.
+LOSSES: dict[str, tuple[Fault, float]] = {
+    "kill all": (kill_all, 4),
+    "power": (power, 2),
+    "bad save": (_failing("save"), 3),
+    "old state": (old_state, 3),
+}
+
 #: What ends by itself sooner or later, each with the fault that it ends.
 RECOVERIES: dict[str, Fault] = {
     "wake": wake,
@@ -313,5 +357,7 @@ def heal(world: World) -> None:
     for node in world.nodes:
         if node not in world.store.members:
             world.store.join(node)
-    while world.view is None and len(world.nodes) < world.setup.nodes:
+    drained = frozenset() if world.view is None else world.view.drained
+    needed = world.setup.nodes if world.view is None else 1
+    while len(set(world.nodes) - drained) < needed:
         world.add_node()

@@ -145,6 +145,7 @@ class ForkingWorld(World):
                 self._store_number,
                 (self.kills_left, self.crashes_left, self.severs_left),
                 freeze(self._disk) if GATEWAY not in self.processes else 0,
+                freeze(self.vault),
             )
         )
 

@@ -2,8 +2,10 @@
 
 kept        a bucket that a living copy has not taken is kept by a living copy of its producer, by a
             state on its way to one, or by the source's log
+saved-fit   any two saved states fit together: what one needs is in the other or will be made again, and logs
+            go back far enough for each
 view-safe   no view leaves a partition without a living holder of its state if it had one in the view
-            before
+            before, unless states are saved
 converged   once nothing fails any more and the world has come to rest: everything is delivered, every
             seat that can be filled is active, and nothing is kept that no copy needs
 """
@@ -16,9 +18,10 @@ from typing import TYPE_CHECKING
 from understudy.core.bucket import BucketId
 from understudy.core.edge.outlet import Outlet
 from understudy.core.host.places import GATEWAY
-from understudy.core.shape.partition import Copy, Partition
+from understudy.core.shape.partition import STORE, Copy, Partition
 from understudy.core.view.view import Seat, Status, View
 from understudy.sim.checkers import demand
+from understudy.sim.vault import check_fit
 
 if TYPE_CHECKING:
     from understudy.sim.process import Process
@@ -50,7 +53,9 @@ def holders(world: World, view: View, partition: Partition) -> dict[Copy, str]:
 
 def check_kept(world: World) -> None:
     view = world.view
-    if view is None or view.lost:
+    if world.setup.saved:
+        check_fit(world.setup.flow, world.vault, world.disk.forgotten)
+    if view is None or (view.lost and not world.setup.saved):
         return
     for process in world.processes.values():
         for copy, taken in _needs(process, view):
@@ -80,6 +85,9 @@ def _gone(world: World, view: View, producer: Partition, consumer: Copy) -> Iter
         gateway = world.processes.get(GATEWAY)
         end = gateway.host.end(producer.name) if gateway is not None else None
         outlet = end.above.outlets[consumer.partition] if end is not None and end.above is not None else None
+        if world.setup.saved:
+            yield world.disk.forgotten[producer.name]
+            return
         in_log = world.disk.trimmed[producer.name]
         yield max(in_log, outlet.buffer.gone_through) if outlet is not None else in_log
         return
@@ -96,7 +104,9 @@ def _gone(world: World, view: View, producer: Partition, consumer: Copy) -> Iter
         else:
             machine = world.processes[node].host.residents[copy].machine
             assert machine.above is not None
-            yield machine.above.outlets[consumer.partition].buffer.gone_through
+            outlet = machine.above.outlets[consumer.partition]
+            # With a gap its producer goes back to a saved state, which has what the consumer lacks.
+            yield outlet.buffer.floor[STORE] if outlet.gap else outlet.buffer.gone_through
 
 
 # --- view-safe -------------------------------------------------------------------------------------------
@@ -112,7 +122,7 @@ def check_view(world: World, before: View | None, after: View) -> None:
         had = holders(world, before, partition)
         has = holders(world, after, partition)
         what = f"{partition} is in no living seat of view {after.epoch}, and {had} hold it"
-        demand(bool(has) or not had, "view-safe", what)
+        demand(bool(has) or not had or world.setup.saved, "view-safe", what)
 
 
 # --- converged -------------------------------------------------------------------------------------------
@@ -166,7 +176,8 @@ def _check_process(world: World, process: Process) -> None:
             attached = end.attached == live
             _converged(attached, f"{copy} on {process.name}: {partition} is attached by {end.attached}")
             if isinstance(end, Outlet):
-                kept = [b.number for b in end.buffer if b.number <= taken[partition].through]
+                held = end.buffer.floor.get(STORE, taken[partition].through)
+                kept = [b.number for b in end.buffer if b.number <= min(held, taken[partition].through)]
                 _converged(not kept, f"{copy} on {process.name} keeps {kept} for {partition}")
     for copy, worker in process.workers.items():
         through = taken[copy.partition].through

@@ -5,10 +5,13 @@ parcels sent, connections cut, reports. The effects of an action depend on nothi
 action, so an exploration may keep the answer.
 
     ("event", e)                 a parcel, a view, a connection that came or went
-    ("start", copy)              an empty engine stands ready
+    ("start", copy, kept)        an engine stands ready, from this saved state or empty
     ("produce", copy)            an engine puts out what its group completed; a sink has written its group
     ("finish", copy)             the engine stands still again
     ("snap", copy, ok)           a snapshot is taken, or failed
+    ("saved", copy, floor)       a snapshot is in the vault, which keeps nothing older than this; None: it failed
+    ("reread", source, consumer, after)
+                                 the log's next bucket is read again for a consumer
     ("fetched", copy, kept)      a state has arrived completely; None: it could not be fetched
     ("install", copy, ok)        an engine has started from it, or would not
     ("feed", source)             the next bucket of a source, read again from the log or sealed now
@@ -42,9 +45,12 @@ from understudy.core.replica.events import (
     CopyState,
     FetchFailed,
     Installed,
+    LogRead,
     Processed,
     Produced,
     Progress,
+    Saved,
+    SaveFailed,
     SnapshotFailed,
     SnapshotTaken,
 )
@@ -90,12 +96,14 @@ class Disk:
 
     sealed: dict[str, int]
     trimmed: dict[str, BucketId]
+    #: How much of each source's log is gone. Where state is saved, it goes further back than memory.
+    forgotten: dict[str, BucketId]
     delivered: dict[str, BucketId]
 
     @classmethod
     def empty(cls, sources: Iterable[str], sinks: Iterable[str]) -> Disk:
-        names = list(sources)
-        return cls(dict.fromkeys(names, 0), dict.fromkeys(names, NOTHING), dict.fromkeys(sinks, NOTHING))
+        names, nothing = list(sources), dict.fromkeys(sources, NOTHING)
+        return cls(dict.fromkeys(names, 0), nothing, dict(nothing), dict.fromkeys(sinks, NOTHING))
 
     def unread(self, source: str, inputs: Sequence[Bucket]) -> int:
         """The first bucket that a gateway which starts must read again from a source's log."""
@@ -125,6 +133,8 @@ class Process:
             self.put = {source: disk.unread(source, inputs) for source, inputs in flow.inputs.items()}
         #: What its outlets have dropped, and for whom: to know when to look whether it was needed.
         self.dropped: tuple[Hashable, ...] = ()
+        #: What is to be read again of a log: for which consumer, and after which number.
+        self.rereading: list[tuple[Copy, Copy, BucketId]] = []
         #: The number of its state, in an exploration.
         self.number = 0
         self._out: list[Effect] = []
@@ -153,9 +163,9 @@ class Process:
                 self.host.check()
         except (PeerError, BrokenInvariant) as error:
             raise Violation("sound", f"{self.name} on {action}: {error}") from error
+        self._trim_logs()
         if self.observers:
             self._check()
-        self._trim_logs()
         out, self._out = tuple(self._out), []
         return out
 
@@ -170,10 +180,12 @@ class Process:
                 self.driver.handle(event)
             case "event", event:
                 self.driver.handle(event)  # type: ignore[arg-type]
-            case "start", Copy() as copy:
-                worker = self.workers[copy]
-                worker.starting, worker.engine = False, self.flow.engine(copy.partition)
-                self.driver.handle(Began(copy, worker.epoch))
+            case "start", Copy() as copy, kept:
+                self._start(self.workers[copy], kept)  # type: ignore[arg-type]
+            case "saved", Copy() as copy, floor:
+                self._saved(self.workers[copy], floor)  # type: ignore[arg-type]
+            case "reread", Copy() as source, Copy() as consumer, int(after):
+                self._reread(source, consumer, after)
             case "produce", Copy() as copy:
                 self._produce(self.workers[copy])
             case "finish", Copy() as copy:
@@ -218,6 +230,37 @@ class Process:
         if shares:
             self._inside(worker, Produced(shares))
 
+    def _start(self, worker: SimWorker, kept: Kept | None) -> None:
+        worker.starting, worker.engine = False, self.flow.engine(worker.copy.partition)
+        if kept is not None:
+            worker.engine.restore(kept.engine)
+            worker.given = worker.acked = kept.state.through
+            for observer in self.observers:
+                observer.installed(self.name, worker.copy, kept.state, kept.engine)
+        self.driver.handle(Began(worker.copy, worker.epoch, None if kept is None else kept.state))
+
+    def _saved(self, worker: SimWorker, floor: BucketId | None) -> None:
+        version, worker.saving = worker.saving, None
+        assert version is not None
+        if floor is None:
+            self._inside(worker, SaveFailed(version, "the store is away"))
+        else:
+            self._inside(worker, Saved(version, floor))
+
+    def _reread(self, source: Copy, consumer: Copy, after: BucketId) -> None:
+        assert self.disk is not None
+        name = source.partition.name
+        demand(
+            after >= self.disk.forgotten[name], "kept", f"the log of {name} is read after {after}, too late"
+        )
+        self.rereading.remove((source, consumer, after))
+        number = next(bucket.number for bucket in self.flow.inputs[name] if bucket.number > after)
+        (bucket,) = (bucket for bucket in self.flow.inputs[name] if bucket.number == number)
+        rows = bucket.payload if isinstance(bucket.payload, tuple) else ()
+        shares = dict(self.flow.dealings[source.partition].shares([(number, rows)], number))
+        run = shares[consumer.partition]
+        self.driver.handle(Inside(source, 0, LogRead(consumer, after, run)))
+
     def _feed(self, source: str) -> None:
         assert self.disk is not None
         bucket = self.flow.inputs[source][self.put[source]]
@@ -246,8 +289,10 @@ class Process:
         for source in self.disk.trimmed if self.disk is not None else ():
             end = self.host.end(source)
             if end is not None and end.above is not None and self.disk is not None:
-                trimmed = end.above.trimmed_through
-                self.disk.trimmed[source] = max(self.disk.trimmed[source], trimmed)
+                trimmed = max(self.disk.trimmed[source], end.above.trimmed_through)
+                forgotten = min(trimmed, end.above.log_needed)
+                self.disk.trimmed[source] = trimmed
+                self.disk.forgotten[source] = max(self.disk.forgotten[source], forgotten)
 
     # --- the movement of states --------------------------------------------------------------------------
 
@@ -338,6 +383,14 @@ class Process:
         worker.taken.pop(version, None)
         worker.lent.pop(version, None)
 
+    def save(self, copy: Copy, epoch: int, version: int) -> None:
+        worker = self.workers[copy]
+        demand(worker.saving is None, "sound", f"{copy} on {self.name} saves two snapshots at once")
+        worker.saving = version
+
+    def read_again(self, source: Copy, consumer: Copy, after: BucketId, bytes_max: int) -> None:
+        self.rereading.append((source, consumer, after))
+
     def report(self, report: Report) -> None:
         self._out.append(Reported(report))
 
@@ -363,16 +416,22 @@ class Process:
                 safe = self.disk.delivered.get(worker.copy.partition.name, NOTHING)
             what = f"{worker.copy} on {self.name} acknowledged {worker.acked}, and holds {safe}"
             demand(worker.acked <= safe, "state-exact", what)
-            demand(len(worker.lent) <= 1, "bounded", f"{worker.copy} on {self.name} keeps {worker.lent}")
+            # One for a standby, one for the store.
+            most = 1 + (worker.saving is not None)
+            demand(len(worker.lent) <= most, "bounded", f"{worker.copy} on {self.name} keeps {worker.lent}")
         dropped: list[Hashable] = [len(self.host.residents)]
         for resident in self.host.residents.values():
             for outlet in resident.machine.above.outlets.values() if resident.machine.above else ():
                 self._check_bounds(outlet)
                 dropped.append(outlet.buffer.gone_through)
+        if self.disk is not None:
+            dropped += self.disk.forgotten.values()
         self.dropped = tuple(dropped)
 
     def _check_bounds(self, outlet: Outlet) -> None:
         # One group is always let in, and it may close every window that was open.
         limits, held = self.host.limits, len(outlet.buffer)
         most = outlet.buffer.buckets_max + 2 * limits.group_buckets_max + 4
+        if outlet.stored and not outlet.backed:
+            most += outlet.buffer.buckets_max
         demand(held <= most, "bounded", f"{outlet.name} on {self.name} holds {held} buckets of {most}")

@@ -168,7 +168,7 @@ MOMENTS: dict[str, Callable[[World], bool]] = {
         and any(s.status is Status.STDBY and s.node in world.processes for s in world.view.seats.values())
     ),
     "asked": lambda world: any(
-        resident.machine.lending.wanted is not None
+        bool(resident.machine.lending.wanted)
         for process in world.processes.values()
         for resident in process.host.residents.values()
     ),

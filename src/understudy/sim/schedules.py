@@ -1,6 +1,6 @@
 """Random schedules: faults while data flows, then healing, then everything must have arrived.
 
-One seed makes one schedule. It draws the shape of the flow, its input, how often each kind of choice comes
+One seed makes one schedule. In every other one the flow saves its state. The seed draws the shape of the flow, its input, how often each kind of choice comes
 (some worlds have slow views, some slow engines, some slow nodes), and which faults come when.
 """
 
@@ -13,8 +13,8 @@ from random import Random
 from time import perf_counter
 
 from understudy.sim.checkers import Violation, checkers
-from understudy.sim.clock import STEPS_MAX, asks, converge
-from understudy.sim.faults import FAULTS, RECOVERIES, Fault, heal, moving
+from understudy.sim.clock import STEPS_MAX, asks, converge, saves
+from understudy.sim.faults import FAULTS, LOSSES, RECOVERIES, Fault, heal, moving
 from understudy.sim.observing import Observer
 from understudy.sim.shapes import Shape, shape_of
 from understudy.sim.survival import may_fire
@@ -96,7 +96,7 @@ def run_seed(
 ) -> World:
     """One schedule. Raises `Violation` if an invariant does not hold."""
     random = Random(f"{policy}/{replicas or ''}/{seed}")
-    return Schedule(shape_of(policy, random, replicas), random, observers).run()
+    return Schedule(shape_of(policy, random, replicas, saved=seed % 2 == 1), random, observers).run()
 
 
 class Schedule:
@@ -121,7 +121,8 @@ class Schedule:
         self.haste = random.choice((1, 3, 6))
         self.recovery_chance = 10 ** random.uniform(-2, -1)
         self.faults_left = random.randint(0, FAULTS_MAX)
-        self.odds = {name: odds * 10 ** random.uniform(-1, 0.5) for name, (_, odds) in FAULTS.items()}
+        self.faults = {**FAULTS, **(LOSSES if shape.setup.saved else {})}
+        self.odds = {name: odds * 10 ** random.uniform(-1, 0.5) for name, (_, odds) in self.faults.items()}
 
     def run(self) -> World:
         world = self.world
@@ -150,8 +151,9 @@ class Schedule:
         choices = self.world.choices()
         if not choices:
             return False
-        # A request is repeated more often than other timers fire, and less often than anything is handled.
-        choices += [timer for timer in self.world.timers() if asks(timer)]
+        # Requests are repeated and states saved more often than other timers fire, and less often than
+        # anything is handled.
+        choices += [timer for timer in self.world.timers() if asks(timer) or saves(self.world, timer)]
         weights = [self._weight(choice) for choice in choices]
         self._take(self.random.choices(choices, weights)[0])
         return True
@@ -159,7 +161,7 @@ class Schedule:
     def _weight(self, choice: Choice) -> float:
         kind = choice[0]
         if kind == "timer":
-            return 0.1 * self._pace_of("deliver")
+            return 0.1 * self._pace_of("deliver" if asks(choice) else "save")
         where = choice[-1] if kind == "deliver" else choice[1] if len(choice) > 1 else ""
         # Some processes hear of views mostly through others.
         return self._pace_of(kind) * self._pace_of((kind == "view", where), -3 if kind == "view" else -1)
@@ -179,7 +181,7 @@ class Schedule:
             case ((("snap" | "fetch" | "install") as what), *_) if self._strikes():
                 # Just now, when it would have gone on.
                 names = self.random.sample([f"bad {WORDS[what]}", *ON_THE_MOVE], k=ATTEMPTS)
-                next((name for name in names if self._let(name, FAULTS[name][0])), None)
+                next((name for name in names if self._let(name, self.faults[name][0])), None)
             case _:
                 self.world.take(choice)
 
@@ -194,14 +196,14 @@ class Schedule:
             return False
         # One that waits longer fires less often.
         delays = [timer[-1] for timer in able if isinstance(timer[-1], int)]
-        self._take(self.random.choices(able, [1 / delay_ms for delay_ms in delays])[0])
+        self._take(self.random.choices(able, [1 / (delay_ms + 1) for delay_ms in delays])[0])
         return True
 
     def _fault(self) -> None:
         """Let something fail that can."""
         self.faults_left -= 1
         names = self.random.choices(list(self.odds), list(self.odds.values()), k=ATTEMPTS)
-        next((name for name in names if self._let(name, FAULTS[name][0])), None)
+        next((name for name in names if self._let(name, self.faults[name][0])), None)
 
     def _let(self, name: str, fault: Fault) -> bool:
         world = self.world

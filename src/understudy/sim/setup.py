@@ -24,13 +24,21 @@ class Setup:
     limits: Limits = field(default_factory=Limits)
     timing: Timing = field(default_factory=Timing)
 
-    def host(self, name: str, delivered: dict[str, int] | None = None) -> Host:
+    @property
+    def saved(self) -> bool:
+        """Whether states are saved, so that the loss of all copies of a partition is survived."""
+        return self.timing.save_ms > 0
+
+    def host(
+        self, name: str, delivered: dict[str, int] | None = None, trimmed: dict[str, int] | None = None
+    ) -> Host:
         return Host(
             name,
             self.flow.topology,
             self.limits,
             timing=self.timing,
             delivered=delivered,
+            trimmed=trimmed,
             isolated=self.isolated,
         )
 
@@ -42,4 +50,5 @@ class Setup:
             view,
             layout=dict(self.layout) or None,
             isolated=self.isolated,
+            saved=self.saved,
         )

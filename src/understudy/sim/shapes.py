@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from understudy.core.bucket import Bucket
-from understudy.core.host.limits import Limits
+from understudy.core.host.limits import Limits, Timing
 from understudy.core.shape.topology import Topology, chain_of
 from understudy.sim.flow import Flow
 from understudy.sim.setup import Setup
@@ -23,8 +23,17 @@ class Shape:
     spares: int
 
 
-def shape_of(policy: str, random: Random, replicas: int | None = None) -> Shape:
-    """A world of this policy."""
+def shape_of(policy: str, random: Random, replicas: int | None = None, *, saved: bool = False) -> Shape:
+    """A world of this policy, which saves its state or does not."""
+    shape = _shape_of(policy, random, replicas)
+    if not saved or shape.setup.isolated:
+        return shape
+    timing = Timing(save_ms=random.choice((100, 1_000, 4_000)))
+    limits = replace(shape.setup.limits, save_bytes_max=random.choice((1, 8, 1_000)))
+    return Shape(replace(shape.setup, timing=timing, limits=limits), shape.spares)
+
+
+def _shape_of(policy: str, random: Random, replicas: int | None) -> Shape:
     match policy:
         case "none":
             return Shape(_setup(random, _one_segment(random), replicas or 1, 1), random.randint(0, 1))

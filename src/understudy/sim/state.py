@@ -15,6 +15,7 @@ from understudy.core.edge.buffer import Buffer
 from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.merge import Merge
 from understudy.core.edge.outlet import Outlet
+from understudy.core.edge.refill import Refill
 from understudy.core.host.connections import Connections
 from understudy.core.host.edges import Edges
 from understudy.core.host.host import Host
@@ -40,6 +41,7 @@ WALKED = frozenset(
             Inlet,
             Merge,
             Outlet,
+            Refill,
             Connections,
             Edges,
             Host,
@@ -62,6 +64,7 @@ FIXED = frozenset(
         *("name", "topology", "limits", "timing", "isolated", "flow", "observers", "dealing", "lag_buckets"),
         *("replicas", "nodes_wanted", "layout", "grace_ms", "make_controller", "copy", "buckets_max"),
         *("bytes_max", "group_buckets_max", "group_bytes_max", "acks_when_processed", "own"),
+        *("stored", "backed", "saved", "save_bytes_max"),
     }
 )
 #: What only records the past, or is derived from the rest: copied, and no part of its state.

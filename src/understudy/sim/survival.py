@@ -1,7 +1,7 @@
 """What a flow survives: whether it may lose a node now, hear a false suspicion, or have a timer fire.
 
-A flow survives every fault but the loss of all copies of a partition's state, so faults that would cause that
-are left out (`may_lose`), unless a schedule asks for just that. The controller cannot know everything: if one
+A flow that saves no state survives every fault but the loss of all copies of a partition's state, so faults
+that would cause that are left out (`may_lose`), unless a schedule asks for just that. The controller cannot know everything: if one
 copy has died unnoticed, a false suspicion of the other is a second loss at once (`may_suspect`).
 """
 
@@ -71,6 +71,8 @@ def seated(world: World, node: str) -> set[Partition]:
 
 def may_lose(world: World, node: str) -> bool:
     """Whether the flow survives the loss of this node now."""
+    if world.setup.saved:
+        return True
     if not world.store.views:
         # The first view may seat it, and no process would have its state.
         return False
@@ -81,6 +83,8 @@ def may_lose(world: World, node: str) -> bool:
 
 def may_suspect(world: World, node: str) -> bool:
     """Whether the flow survives that the controller hears that this node, which lives, is dead."""
+    if world.setup.saved:
+        return True
     if world.setup.isolated:
         return not seated(world, node) or _replica_sure(world, node) or not _other_replica_active(world, node)
     for partition in seated(world, node):
@@ -135,5 +139,5 @@ def may_fire(world: World, timer: Choice) -> bool:
         case "timer", str(name), ("stuck", Copy() as copy, _), _:
             return not world.processes[name].has_state(copy) or may_suspect(world, name)
         case "grace", ("missed", str(node)), _:
-            return node not in world.processes
+            return world.setup.saved or node not in world.processes
     return True

@@ -39,3 +39,5 @@ class SimWorker:
     fetched: Kept | None = None
     #: The fetch makes no progress and never will.
     hangs: bool = False
+    #: The version that is on its way into the vault.
+    saving: int | None = None

@@ -7,8 +7,10 @@ numbers nor counts time: a random schedule, an exploration and a clock differ on
     ("lose", serial, to)         the rest of a broken connection is lost, its end is noticed
     ("call", caller, callee)     a connection that is needed is made, or made again
     ("hang up", caller, callee)  one that is needed no longer is closed
-    ("start" | "produce" | "finish" | "snap" | "fetch" | "install", node, copy)
+    ("start" | "produce" | "finish" | "snap" | "save" | "fetch" | "install", node, copy)
                                  the next step of an engine, a sink or a movement of state
+    ("reread", source, consumer, after)
+                                 a source's log is read again for a consumer
     ("feed", source)             the next bucket of a source
     ("view", node, epoch)        a view reaches a process, from the store
     ("tell", node)               a process's report reaches the store
@@ -37,6 +39,7 @@ from understudy.sim.observing import Observer
 from understudy.sim.process import Action, CutOff, Disk, Effect, Process, Reported, Sent
 from understudy.sim.setup import Setup
 from understudy.sim.store import Store
+from understudy.sim.vault import Vault, floor_of, with_saved
 from understudy.sim.worker import Kept
 
 Choice = tuple[Hashable, ...]
@@ -61,6 +64,7 @@ class World:
         self.reports: dict[str, tuple[Report, ...]] = {}
         topology = setup.flow.topology
         self._disk = Disk.empty(topology.sources, topology.sinks)
+        self.vault: Vault = {}
         self.added = 0
         # What has failed for a while.
         self.stalled: set[str] = set()
@@ -95,7 +99,7 @@ class World:
         return self._disk if gateway is None or gateway.disk is None else gateway.disk
 
     def start_gateway(self) -> None:
-        host = self.setup.host(GATEWAY, dict(self._disk.delivered))
+        host = self.setup.host(GATEWAY, dict(self._disk.delivered), dict(self._disk.trimmed))
         self.processes[GATEWAY] = Process(host, self.setup.flow, self.observers, self._disk)
 
     def add_node(self) -> str:
@@ -119,6 +123,19 @@ class World:
                 self._close(connection.serial, gone=name)
         self.calls = {ends: serial for ends, serial in self.calls.items() if ends[0] != name}
         self.check_kept()
+
+    def lose_power(self) -> None:
+        """Every process is gone at one moment, and what the store knew of them. Disks and the vault stay, and
+        everything starts again.
+        """
+        for name in list(self.processes):
+            self.kill(name)
+        self.connections, self.calls, self.reports = {}, {}, {}
+        self.store = Store.begin(self.setup.controller)
+        self.leaderless = False
+        self.start_gateway()
+        for _ in range(self.setup.nodes):
+            self.add_node()
 
     # --- connections -------------------------------------------------------------------------------------
 
@@ -202,11 +219,14 @@ class World:
                 found.append(("finish" if worker.produced else "produce", name, copy))
             if worker.snapping is not None:
                 found.append(("snap", name, copy))
+            if worker.saving is not None:
+                found.append(("save", name, copy))
             if worker.fetched is not None:
                 found.append(("install", name, copy))
             elif worker.fetching is not None and not worker.hangs:
                 # A lender that sleeps does not answer.
                 found += [("fetch", name, copy)] if worker.fetching.node not in self.stalled else []
+        found += [("reread", *wanted) for wanted in process.rereading]
         return found
 
     def store_choices(self) -> list[Choice]:
@@ -256,8 +276,17 @@ class World:
                 self._queued(connection, callee)
             case "hang up", str(caller), str(callee):
                 self._close(self.calls[caller, callee])
-            case ("start" | "produce" | "finish") as what, str(name), Copy() as copy:
+            case "start", str(name), Copy() as copy, *rest:
+                kept = self.vault.get(copy.partition, ())
+                # The newest may be damaged; then the one before it is used.
+                at = 0 if rest else -1
+                self._act(name, ("start", copy, kept[at] if kept else None))
+            case ("produce" | "finish") as what, str(name), Copy() as copy:
                 self._act(name, (what, copy))
+            case "save", str(name), Copy() as copy, *rest:
+                self._save(name, copy, ok=not rest)
+            case "reread", Copy() as source, Copy() as consumer, int(after):
+                self._act(GATEWAY, ("reread", source, consumer, after))
             case ("snap" | "install") as what, str(name), Copy() as copy, *rest:
                 self._act(name, (what, copy, not rest))
             case "fetch", str(name), Copy() as copy, *rest:
@@ -313,6 +342,14 @@ class World:
                 self._act(to, ("event", PeerDown(other, serial)))
             case parcel:
                 self._act(to, ("event", ParcelFrom(other, serial, parcel)))
+
+    def _save(self, name: str, copy: Copy, *, ok: bool) -> None:
+        worker = self.processes[name].workers[copy]
+        assert worker.saving is not None
+        if ok:
+            self.vault = with_saved(self.vault, copy.partition, worker.lent[worker.saving])
+            self.check_kept()
+        self._act(name, ("saved", copy, floor_of(self.vault, copy.partition) if ok else None))
 
     def _kept_for(self, name: str, copy: Copy) -> Kept | None:
         """The snapshot that a standby's process finds when it fetches it."""

@@ -38,6 +38,16 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """The consumer on behalf of one that does not speak itself: the store. However it begins again, it needs
+    nothing through this number.
+    """
+
+    replica: int
+    through: BucketId
+
+
+@dataclass(frozen=True, slots=True)
 class Reverse:
     """A consumer to a producer: from now on you send. I have everything through this number."""
 
@@ -54,7 +64,7 @@ class Paused:
     """The producer's answer (the paper's pause-ack): all that I sent before your `Pause` has passed you."""
 
 
-Message = Data | Ack | Reverse | Pause | Paused
+Message = Data | Ack | Held | Reverse | Pause | Paused
 
 
 # --- events at an end: a message with the copy that it came from, and the state of that connection --------
@@ -93,6 +103,19 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
+class Refilled:
+    """The log's next buckets after this number, which an outlet asked for on behalf of a replica."""
+
+    replica: int
+    after: BucketId
+    buckets: tuple[Bucket, ...]
+
+    def __post_init__(self) -> None:
+        if not self.buckets:
+            raise ValueError("a log is read again only as far as it goes")
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """The consumer has handed everything through this number to its engine."""
 
@@ -108,6 +131,15 @@ class Send:
 
     replica: int
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """Read the log again after this number, about so many bytes, for this replica; then say `Refilled`."""
+
+    replica: int
+    after: BucketId
+    bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,16 @@ why the paper needs more.
 
 *Catch-up of the producer itself.* The outlet's buffer moves with the state of its partition. No consumer has
 asked the newcomer yet, so it sends nothing until one does.
+
+*All copies of the consumer are lost.* With `stored`, the consumer's state is saved in a store, and a copy may
+begin again from there. The store counts like a replica that is always alive: its floor is the number of the
+oldest snapshot that it keeps, which the consumer's copies tell (`Held`). So everything after that number is
+kept, whichever snapshot a copy begins with. A copy that no outlet could serve, because of a gap in the
+reserve, is told so (`lacks`): then the producer must go back to its own saved state.
+
+*A log behind it.* With `backed`, the producer is a source and has all of that in its log. The outlet then
+keeps nothing in memory for the store; a copy that attaches with a number from before its memory gets the log
+read again (`core.edge.refill`). `log_needed` says from where on the log may still be read.
 """
 
 from __future__ import annotations
@@ -39,14 +49,19 @@ from understudy.core.edge.messages import (
     Data,
     Detached,
     From,
+    Held,
     Pause,
     Paused,
     Put,
+    Refilled,
+    Reread,
     Reverse,
     Send,
     require_rising,
 )
+from understudy.core.edge.refill import PIECE_BYTES, Refill
 from understudy.core.errors import PeerError, require
+from understudy.core.shape.partition import STORE
 from understudy.core.view.changes import Activated, Avail, Fail
 from understudy.core.view.view import Status
 
@@ -67,7 +82,10 @@ class OutletState:
 
 
 class Outlet:
-    """One producer, the copies of one consumer partition."""
+    """One producer, the copies of one consumer partition.
+
+    Of a source with a log, `through` says how far its memory was trimmed before it began again.
+    """
 
     def __init__(
         self,
@@ -76,12 +94,25 @@ class Outlet:
         *,
         buckets_max: int = 100_000,
         bytes_max: int = 256 * 2**20,
+        stored: bool = False,
+        backed: bool = False,
+        through: BucketId = NOTHING,
     ) -> None:
         self.name = name
         self.status = dict(statuses)
-        self.buffer = Buffer(self.status, buckets_max=buckets_max, bytes_max=bytes_max)
+        self.stored = stored
+        self.backed = stored and backed
+        kept_for = (*self.status, STORE) if stored and not backed else tuple(self.status)
+        self.buffer = Buffer(kept_for, buckets_max=buckets_max, bytes_max=bytes_max, through=through)
         self.attached: set[int] = set()
         self.sending: set[int] = set()
+        self.refills: dict[int, Refill] = {}
+        #: Replicas that have a new seat and were not heard of since: what they have is not known yet.
+        self._unheard: set[int] = set()
+        #: With a log: what the store and each replica have, also from before this memory.
+        self._log_floor: dict[int, BucketId] = (
+            dict.fromkeys((*self.status, STORE), NOTHING) if self.backed else {}
+        )
         #: What each copy of the consumer had acknowledged to the copy whose state was moved here, until it
         #: attaches.
         self._acked_to_lender: dict[int, BucketId] = {}
@@ -96,23 +127,43 @@ class Outlet:
         """Whether the producer must wait."""
         return self.buffer.full
 
-    def handle(self, event: object) -> list[Send]:
+    @property
+    def _reserved(self) -> tuple[int, ...]:
+        return (STORE,) if STORE in self.buffer.floor else ()
+
+    @property
+    def gap(self) -> bool:
+        """Whether a copy that begins again from the oldest saved snapshot would lack something here."""
+        return any(self.buffer.floor[each] < self.buffer.gone_through for each in self._reserved)
+
+    @property
+    def log_needed(self) -> BucketId:
+        """Everything through this number may go from the log, as far as this consumer is concerned."""
+        if not self.backed:
+            return self.buffer.gone_through if len(self.buffer) else self.buffer.produced_through
+        return min(self._log_floor[each] for each in (STORE, *self.live))
+
+    def handle(self, event: object) -> list[Send | Reread]:
         match event:
             case Put(buckets):
-                self.buffer.put(buckets, self.live)
+                self.buffer.put(buckets, self.live, self._reserved)
             case From(replica, Ack(through)):
                 self._expect_attached(replica, event)
-                self.buffer.ack(replica, through)
-                self.buffer.trim(self.live)
+                self._acknowledged(replica, through)
+            case From(replica, Held(keeper, through)):
+                self._expect_attached(replica, event)
+                self._held(keeper, through)
             case From(replica, Reverse(through)):
                 self._expect_attached(replica, event)
                 self._expect_kept(replica, through)
-                self.buffer.rewind(replica, through)
-                self.sending.add(replica)
+                self._begin_sending(replica, through)
             case From(replica, Pause()):
                 self._expect_attached(replica, event)
                 self.sending.discard(replica)
+                self.refills.pop(replica, None)
                 return [Send(replica, Paused())]
+            case Refilled(replica, after, buckets):
+                return [*self._refilled(replica, after, buckets), *self._sends()]
             case Attached(replica, through):
                 self._attach(replica, through)
             case Detached(replica):
@@ -128,25 +179,77 @@ class Outlet:
                 raise PeerError(f"an outlet does not take {event}")
         return self._sends()
 
-    def _sends(self) -> list[Send]:
-        return [
-            Send(replica, Data(buckets))
-            for replica in self.status
-            if replica in self.sending and (buckets := self.buffer.unsent(replica))
-        ]
+    def _sends(self) -> list[Send | Reread]:
+        done: list[Send | Reread] = []
+        for replica in self.status:
+            if replica not in self.sending:
+                continue
+            refill = self.refills.get(replica)
+            if refill is None:
+                if buckets := self.buffer.unsent(replica):
+                    done.append(Send(replica, Data(buckets)))
+            elif refill.due:
+                refill.asked = True
+                done.append(Reread(replica, refill.after, PIECE_BYTES))
+        return done
+
+    def _trim(self) -> None:
+        self.buffer.trim(self.live, self._reserved)
+
+    def _acknowledged(self, replica: int, through: BucketId) -> None:
+        self.buffer.ack(replica, through)
+        if self.backed:
+            self._log_floor[replica] = max(self._log_floor[replica], through)
+        if replica in self.refills:
+            self.refills[replica].acknowledged(through)
+        self._trim()
+
+    def _held(self, keeper: int, through: BucketId) -> None:
+        if self.backed and keeper == STORE:
+            self._log_floor[STORE] = max(self._log_floor[STORE], through)
+        elif keeper in self.buffer.floor:
+            self.buffer.ack(keeper, through)
+            self._trim()
+
+    # --- the log -----------------------------------------------------------------------------------------
+
+    def _begin_sending(self, replica: int, after: BucketId) -> None:
+        self.sending.add(replica)
+        self.refills.pop(replica, None)
+        if after < self.buffer.gone_through:
+            self.refills[replica] = Refill(after)
+        else:
+            self.buffer.rewind(replica, after)
+
+    def _refilled(self, replica: int, after: BucketId, buckets: tuple[Bucket, ...]) -> list[Send]:
+        refill = self.refills.get(replica)
+        if refill is None or not refill.asked or refill.after != after:
+            # It was asked for before the replica paused, was lost or began again.
+            return []
+        require_rising(buckets, after)
+        refill.sent(buckets)
+        if refill.after >= self.buffer.gone_through:
+            del self.refills[replica]
+            self.buffer.rewind(replica, refill.after)
+        return [Send(replica, Data(buckets))]
 
     # --- take-over and catch-up --------------------------------------------------------------------------
 
     def _fail(self, replica: int) -> None:
         self.status[replica] = Status.DEAD
         self._acked_to_lender.pop(replica, None)
+        self._unheard.discard(replica)
         self._detach(replica)
-        self.buffer.trim(self.live)
+        self._trim()
 
     def _avail(self, replica: int) -> None:
         if self.status[replica] is not Status.DEAD:
             raise PeerError(f"a standby came for replica {replica}, which is {self.status[replica].name}")
-        self.buffer.reserve(replica, self.live)
+        self.buffer.reserve(replica, self.live or self._reserved)
+        if self.backed:
+            # It may begin from the live copies' state, or from any snapshot that the store keeps now.
+            self._log_floor[replica] = min(self._log_floor[each] for each in (STORE, *self.live))
+        self._unheard.add(replica)
         self.status[replica] = Status.STDBY
 
     # --- connections -------------------------------------------------------------------------------------
@@ -154,9 +257,13 @@ class Outlet:
     def expect(self, replica: int, through: BucketId) -> None:
         """Raise `PeerError` unless this replica may attach with everything through this number."""
         self._expect_live(replica, "attached")
-        if through < self.buffer.gone_through:
+        if self.lacks(through):
             gone = self.buffer.gone_through
             raise PeerError(f"replica {replica} needs what follows {through}, and {gone} is gone")
+
+    def lacks(self, through: BucketId) -> bool:
+        """Whether a copy that has everything through this number could not go on from here."""
+        return through < self.buffer.gone_through and not self.backed
 
     def outdated(self, replica: int, through: BucketId) -> bool:
         """Whether a copy of the consumer named this number before this copy had its state: it has
@@ -169,12 +276,19 @@ class Outlet:
         self._acked_to_lender.pop(replica, None)
         self.attached.add(replica)
         self.sending.discard(replica)
-        self.buffer.ack(replica, through)
-        self.buffer.trim(self.live)
+        self.refills.pop(replica, None)
+        if replica in self._unheard:
+            # What was kept for it was a guess. Now its number is known, and memory may go back that far.
+            self._unheard.discard(replica)
+            self.buffer.floor[replica] = max(through, self.buffer.gone_through)
+            if self.backed:
+                self._log_floor[replica] = through
+        self._acknowledged(replica, through)
 
     def _detach(self, replica: int) -> None:
         self.attached.discard(replica)
         self.sending.discard(replica)
+        self.refills.pop(replica, None)
 
     def _expect_live(self, replica: int, what: str) -> None:
         if replica not in self.status:
@@ -187,31 +301,40 @@ class Outlet:
             raise PeerError(f"{event} came over a connection that is not there")
 
     def _expect_kept(self, replica: int, through: BucketId) -> None:
-        acked = self.buffer.floor[replica]
+        acked = self._log_floor[replica] if self.backed else self.buffer.floor[replica]
         if through < acked:
             raise PeerError(f"replica {replica} asks for what follows {through}, but acknowledged {acked}")
 
     # --- moving ------------------------------------------------------------------------------------------
 
     def state(self) -> OutletState:
-        floors = tuple((replica, self.buffer.floor[replica]) for replica in self.live)
+        floors = tuple((replica, self.buffer.floor[replica]) for replica in (*self.live, *self._reserved))
         return OutletState(tuple(self.buffer), self.buffer.produced_through, self.buffer.gone_through, floors)
 
-    def install(self, state: OutletState) -> None:
-        """Take over the buffer of a replica. Only for an outlet that was never used."""
-        floors = dict(state.floors)
+    def install(self, state: OutletState, *, saved: bool = False) -> None:
+        """Take over the buffer of a replica. Only for an outlet that was never used.
+
+        One that was `saved` may be old: since then the seats of the consumer's replicas may have been filled
+        anew, so what it says of them is void. The store's floor stands: it never falls.
+        """
+        stored = dict(state.floors).get(STORE, state.gone_through)
+        floors = {} if saved else {r: through for r, through in state.floors if r != STORE}
         # A copy that came after the state was taken gets what the slowest of the others lacks.
         least = min(floors.values(), default=state.gone_through)
         self.buffer.adopt(
             state.kept,
             produced_through=state.produced_through,
             gone_through=state.gone_through,
-            floors={replica: floors.get(replica, least) for replica in self.live},
+            floors={
+                **{replica: floors.get(replica, least) for replica in self.live},
+                **dict.fromkeys(self._reserved, stored),
+            },
         )
         self._acked_to_lender = {r: through for r, through in floors.items() if r in self.live}
-        self.buffer.trim(self.live)
+        self._trim()
 
     def check(self) -> None:
-        self.buffer.check(self.live)
+        self.buffer.check(self.live, self._reserved)
         require(self.attached <= set(self.live), "a dead copy is attached")
         require(self.sending <= self.attached, "data is sent over a connection that is not there")
+        require(self.refills.keys() <= self.sending, "the log is read for a replica that did not ask")

@@ -3,7 +3,9 @@
 *When an edge is opened.* The connection must stand and both copies must have their state. The consumer tries
 when it gets its state, when a connection comes up, when it hears of a new seat, and when a producer says that
 it is `Here`, which a producer does when it gets its state. Whatever comes last causes the attempt that
-succeeds, so nothing has to be repeated by the clock.
+succeeds, so nothing has to be repeated by the clock. The exception is a producer that began again from a saved
+state and is `Lacking` what the consumer still needs of it: the consumer takes that from another copy, and tries
+again from time to time. If there is no other copy, the controller hears of it.
 
 *Who may speak.* An edge is opened only by the holder of its seat in the newest view (node, copy and seat
 epoch must match), and every message names its edge's serial. What names another one is left out.
@@ -17,7 +19,7 @@ from __future__ import annotations
 from understudy.core.edge.messages import Attached, Detached, From, Message
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.host.connections import Connections
-from understudy.core.host.parcels import Attach, Dispatch, Here, Say, Welcome
+from understudy.core.host.parcels import Attach, Dispatch, Here, Lacking, Say, Welcome
 from understudy.core.host.places import Places
 from understudy.core.host.resident import Opened, Resident
 from understudy.core.replica.events import AtEdge
@@ -61,6 +63,7 @@ class Edges:
         return done
 
     def producer_here(self, resident: Resident, producer: Copy) -> list[Dispatch]:
+        """A producer says that it has its state, or may have more to offer than when it was last tried."""
         known = resident.begun and producer in resident.producers
         return self._try(resident, producer) if known else []
 
@@ -88,6 +91,8 @@ class Edges:
         if outlet.outdated(replica, parcel.through):
             # It tried before this copy had its state, and is to try again with its present number.
             return [*self.connections.dispatch(node, Here(resident.copy, resident.epoch))]
+        if outlet.stored and outlet.lacks(parcel.through):
+            return [*self.connections.dispatch(node, Lacking(parcel.to, parcel.sender, parcel.serial))]
         outlet.expect(replica, parcel.through)
         resident.edges[parcel.sender] = Opened(parcel.serial, node)
         produced = resident.produced_for(parcel.sender)
@@ -103,6 +108,13 @@ class Edges:
         del resident.tried[parcel.sender]
         resident.edges[parcel.sender] = opened
         return [AtEdge(parcel.sender.partition, Attached(parcel.sender.replica, parcel.through))]
+
+    def lacking(self, resident: Resident, node: str, parcel: Lacking) -> bool:
+        """A producer cannot serve an attempt of this copy; whether the attempt was its last."""
+        if resident.tried.get(parcel.sender) != Opened(parcel.serial, node):
+            return False
+        del resident.tried[parcel.sender]
+        return True
 
     # --- open edges --------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from understudy.core.host.parcels import (
     HostEvent,
     HostInstruction,
     Inside,
+    Lacking,
     Leave,
     Lend,
     Offering,
@@ -44,8 +45,10 @@ from understudy.core.host.parcels import (
     ParcelFrom,
     PeerDown,
     PeerUp,
+    ReadAgain,
     Relay,
     Request,
+    Save,
     Say,
     Snap,
     Start,
@@ -74,6 +77,9 @@ from understudy.core.replica.events import (
     Offer,
     Offered,
     Process,
+    ReadLog,
+    SaveDue,
+    SaveSnapshot,
     SendTo,
     StandbyGone,
     TakeSnapshot,
@@ -83,13 +89,13 @@ from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import Topology
 from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.changes import Activated, Fail, changes
-from understudy.core.view.events import CopyCaughtUp, CopyMoveFailed
+from understudy.core.view.events import CopyCaughtUp, CopyLacks, CopyMoveFailed
 from understudy.core.view.view import Status, View
 
 
 class Host(Machine[HostEvent, HostInstruction]):
     """A host that has seen no view hosts nothing. `delivered` says through which number each sink holds its
-    output already.
+    output already, `trimmed` through which number all live copies had taken a source's buckets.
     """
 
     def __init__(
@@ -100,6 +106,7 @@ class Host(Machine[HostEvent, HostInstruction]):
         *,
         timing: Timing | None = None,
         delivered: Mapping[str, BucketId] | None = None,
+        trimmed: Mapping[str, BucketId] | None = None,
         isolated: bool = False,
     ) -> None:
         super().__init__(name)
@@ -111,6 +118,10 @@ class Host(Machine[HostEvent, HostInstruction]):
         self.edges = Edges(self.places, self.connections)
         self.residents: dict[Copy, Resident] = {}
         self._delivered = dict(delivered or {})
+        self._trimmed = dict(trimmed or {})
+        #: Whether the state of copies is saved in a store.
+        self.saved = self.timing.save_ms > 0
+        require(not (isolated and self.saved), "isolated replicas are a baseline, and save nothing")
         #: The newest view that came from another process before the first from the controller.
         self._ahead: View | None = None
         self._out: list[HostInstruction] = []
@@ -148,12 +159,12 @@ class Host(Machine[HostEvent, HostInstruction]):
                 if resident is not None:
                     self._drive(resident, inner)
                     if isinstance(inner, Installed):
-                        self._out += self.edges.connect(resident)
-            case Began(copy, epoch):
+                        self._begun(resident)
+            case Began(copy, epoch, saved):
                 resident = self._resident(copy, epoch)
                 if resident is not None:
-                    self._carry_out(resident, resident.machine.begin())
-                    self._out += self.edges.connect(resident)
+                    self._carry_out(resident, resident.machine.begin(saved))
+                    self._begun(resident)
             case ViewSeen(view):
                 ahead, self._ahead = self._ahead, None
                 self._see(ahead if ahead is not None and ahead.epoch > view.epoch else view)
@@ -164,6 +175,11 @@ class Host(Machine[HostEvent, HostInstruction]):
             case TimerFired(key):
                 self._timer(key)
         return self._out
+
+    def _begun(self, resident: Resident) -> None:
+        self._out += self.edges.connect(resident)
+        if self.saved:
+            self._out.append(SetTimer(("save", resident.copy, resident.epoch), self.timing.save_ms))
 
     def _told(self, event: HostEvent) -> object:
         return told(event)
@@ -212,12 +228,15 @@ class Host(Machine[HostEvent, HostInstruction]):
             for change in changes(old.partitions[own], new.partitions[own]):
                 waited = old.partitions[own].seats[change.replica].status is Status.STDBY
                 if change.replica != resident.copy.replica and waited:
-                    self._drive(resident, StandbyGone())
+                    self._drive(resident, StandbyGone(Copy(own, change.replica)))
                 elif change == Activated(resident.copy.replica):
                     self._carry_out(resident, resident.machine.activated())
 
+        if own not in self.topology.ends:
+            resident.machine.saves = self.saved and self.places.saves(resident.copy)
+
     def _take_seat(self, copy: Copy) -> None:
-        resident = self.residents[copy] = resident_of(copy, self.places, self.limits)
+        resident = self.residents[copy] = resident_of(copy, self.places, self.limits, saved=self.saved)
         if self.places.waits(copy, self.name, resident.epoch):
             self._out.append(Await(copy, resident.epoch))
             self._out.append(SetTimer(("stuck", copy, resident.epoch), self.timing.stuck_ms))
@@ -226,7 +245,7 @@ class Host(Machine[HostEvent, HostInstruction]):
             self._out.append(Start(copy, resident.epoch))
 
     def _take_ends(self) -> None:
-        for resident in ends_of(self.places, self.limits, self._delivered):
+        for resident in ends_of(self.places, self.limits, self._delivered, self._trimmed, saved=self.saved):
             self.residents[resident.copy] = resident
         for resident in list(self.residents.values()):
             self._carry_out(resident, resident.machine.begin())
@@ -266,6 +285,15 @@ class Host(Machine[HostEvent, HostInstruction]):
         match key:
             case ("absent", str(node)):
                 self._out += self.connections.waited(node, needed=node in self.needed)
+            case ("save", Copy() as copy, int(epoch)):
+                resident = self._resident(copy, epoch)
+                if resident is not None:
+                    self._out.append(SetTimer(key, self.timing.save_ms))
+                    self._drive(resident, SaveDue())
+            case ("try", Copy() as copy, int(epoch), Copy() as producer):
+                resident = self._resident(copy, epoch)
+                if resident is not None:
+                    self._out += self.edges.producer_here(resident, producer)
             case ("ask", Copy() as copy, int(epoch)):
                 resident = self._resident(copy, epoch)
                 if resident is not None:
@@ -312,6 +340,12 @@ class Host(Machine[HostEvent, HostInstruction]):
                 consumer = self.residents.get(parcel.to)
                 if consumer is not None:
                     self._at_edges(consumer, self.edges.welcome(consumer, node, parcel))
+            case Lacking(sender, to):
+                lacking = self.residents.get(to)
+                if lacking is not None and self.edges.lacking(lacking, node, parcel):
+                    self._out.append(SetTimer(("try", to, lacking.epoch, sender), self.timing.ask_ms))
+                    if not lacking.is_fed_by(sender.partition):
+                        self._out.append(Tell(CopyLacks(to, lacking.epoch, sender.partition)))
             case Request(sender, epoch, to, attempt):
                 lender = self.residents.get(to)
                 own = sender.partition == to.partition
@@ -368,6 +402,10 @@ class Host(Machine[HostEvent, HostInstruction]):
                     self._out.append(Lend(copy, epoch, state))
                 case DropSnapshot(version):
                     self._out.append(Unlend(copy, epoch, version))
+                case SaveSnapshot(version):
+                    self._out.append(Save(copy, epoch, version))
+                case ReadLog(consumer, after, bytes_max):
+                    self._out.append(ReadAgain(copy, consumer, after, bytes_max))
                 case Offer(standby, to_epoch, attempt, version):
                     node = self.places.node_of(standby)
                     if node is not None:

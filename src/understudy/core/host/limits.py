@@ -15,6 +15,8 @@ class Limits:
     output_bytes_max: int = 128 * 2**20
     group_buckets_max: int = 1_000
     group_bytes_max: int = 64 * 2**20
+    #: A copy that reads other copies saves its state after so much input at the latest: they keep it so long.
+    save_bytes_max: int = 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -29,3 +31,5 @@ class Timing:
     ask_ms: int = 500
     #: For any progress of a standby's catch-up.
     stuck_ms: int = 60_000
+    #: Between two snapshots of a partition in the store; 0: the run saves no state.
+    save_ms: int = 0

@@ -57,6 +57,15 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Lacking:
+    """The producer's answer to a consumer that begins again from a snapshot: I do not keep what you lack."""
+
+    sender: Copy
+    to: Copy
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
 class Say:
     """A message over an edge."""
 
@@ -95,7 +104,7 @@ class Offering:
     version: int
 
 
-Parcel = Here | Attach | Welcome | Say | Relay | Request | Offering
+Parcel = Here | Attach | Welcome | Lacking | Say | Relay | Request | Offering
 
 
 # --- events at a host ------------------------------------------------------------------------------------
@@ -139,10 +148,13 @@ class ParcelFrom:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The engine of this copy, in its seat since `epoch`, stands ready with nothing in it."""
+    """The engine of this copy, in its seat since `epoch`, stands ready: with the state that was saved last, or
+    with nothing in it if none ever was.
+    """
 
     copy: Copy
     epoch: int
+    saved: CopyState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +182,7 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Set up an empty engine for this copy, then say `Began`."""
+    """Set up an engine for this copy, from the newest snapshot in the store if there is one; then say `Began`."""
 
     copy: Copy
     epoch: int
@@ -226,7 +238,9 @@ class Snap:
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """Keep the snapshot of this state's version, with the state, for a standby that will fetch it."""
+    """Keep the snapshot of this state's version, with the state, for a standby that will fetch it, or for the
+    store.
+    """
 
     copy: Copy
     epoch: int
@@ -235,11 +249,34 @@ class Lend:
 
 @dataclass(frozen=True, slots=True)
 class Unlend:
-    """No standby will fetch the snapshot of this version any more."""
+    """Neither a standby nor the store needs the snapshot of this version any more."""
 
     copy: Copy
     epoch: int
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Put the snapshot of this version, which is kept, into the store; then say `Inside` with `Saved` or
+    `SaveFailed`.
+    """
+
+    copy: Copy
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAgain:
+    """Read the log of this source again, after this number, for a copy of a consumer; then say `Inside` with
+    `LogRead`.
+    """
+
+    source: Copy
+    consumer: Copy
+    after: BucketId
+    bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,5 +297,18 @@ class Cut:
 
 
 HostInstruction = (
-    Dispatch | Start | Await | FetchState | Leave | Work | Snap | Lend | Unlend | Tell | Cut | SetTimer
+    Dispatch
+    | Start
+    | Await
+    | FetchState
+    | Leave
+    | Work
+    | Snap
+    | Lend
+    | Unlend
+    | Save
+    | ReadAgain
+    | Tell
+    | Cut
+    | SetTimer
 )

@@ -65,6 +65,10 @@ class Places:
         seats = () if self.view is None else self.view.partitions[partition].seats
         return {Copy(partition, r): s.node for r, s in enumerate(seats) if s.status is Status.ACTIVE}
 
+    def saves(self, copy: Copy) -> bool:
+        """Whether this copy is the one that saves its partition's state: the first that is active."""
+        return copy == min(self.lenders(copy.partition), default=None)
+
     def statuses(self, partitions: Iterable[Partition], of: Copy) -> dict[Partition, dict[int, Status]]:
         """The copies of neighbouring partitions that a copy talks to, with their status."""
         assert self.view is not None

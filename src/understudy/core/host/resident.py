@@ -53,6 +53,11 @@ class Resident:
         ends = self.machine.ends.items()
         return (Copy(partition, replica) for partition, end in ends for replica in end.status)
 
+    def is_fed_by(self, producer: Partition) -> bool:
+        """Whether some copy of that partition is attached to this one."""
+        assert self.machine.below is not None
+        return bool(self.machine.below.inlets[producer].attached)
+
     def taken_from(self, producer: Copy) -> BucketId:
         """Through which number this copy has taken a producer's output."""
         assert self.machine.below is not None
@@ -64,9 +69,13 @@ class Resident:
         return self.machine.above.outlets[consumer.partition].buffer.produced_through
 
 
-def resident_of(copy: Copy, places: Places, limits: Limits) -> Resident:
-    """A copy at its seat in the newest view, which has taken and produced nothing yet."""
+def resident_of(copy: Copy, places: Places, limits: Limits, *, saved: bool) -> Resident:
+    """A copy at its seat in the newest view, which has taken and produced nothing yet.
+
+    `saved` says that the run saves its state in a store.
+    """
     producers, consumers = places.topology.producers, places.topology.consumers
+    between = any(partition not in places.topology.ends for partition in producers(copy.partition))
     below = Consumer(
         f"consumer of {copy}",
         copy.replica,
@@ -79,12 +88,27 @@ def resident_of(copy: Copy, places: Places, limits: Limits) -> Resident:
         places.statuses(consumers(copy.partition), copy),
         buckets_max=limits.output_buckets_max,
         bytes_max=limits.output_bytes_max,
+        # A sink holds what it has acknowledged, whatever happens to it.
+        stored=[p for p in consumers(copy.partition) if saved and p not in places.topology.ends],
     )
-    return Resident(copy, places.seat_epoch(copy), Replica(copy, below, above))
+    # Sources have a log, which may grow; copies keep in memory what their consumers have not saved.
+    save_bytes_max = limits.save_bytes_max if saved and between else 0
+    machine = Replica(copy, below, above, save_bytes_max=save_bytes_max)
+    machine.saves = saved and places.saves(copy)
+    return Resident(copy, places.seat_epoch(copy), machine)
 
 
-def ends_of(places: Places, limits: Limits, delivered: Mapping[str, BucketId]) -> Iterator[Resident]:
-    """Sources and sinks. `delivered` says through which number each sink has its output already."""
+def ends_of(
+    places: Places,
+    limits: Limits,
+    delivered: Mapping[str, BucketId],
+    trimmed: Mapping[str, BucketId],
+    *,
+    saved: bool,
+) -> Iterator[Resident]:
+    """Sources and sinks. `delivered` says through which number each sink has its output already, `trimmed`
+    through which number every live copy has taken a source's buckets.
+    """
     topology = places.topology
     for name in topology.sources:
         copy = Copy(Partition(name))
@@ -93,6 +117,9 @@ def ends_of(places: Places, limits: Limits, delivered: Mapping[str, BucketId]) -
             places.statuses(topology.consumers(copy.partition), copy),
             buckets_max=limits.input_buckets_max,
             bytes_max=limits.input_bytes_max,
+            stored=topology.consumers(copy.partition) if saved else (),
+            backed=True,
+            through=trimmed.get(name, NOTHING) if saved else NOTHING,
         )
         yield Resident(copy, 0, Replica(copy, None, above))
     for name in topology.sinks:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from understudy.core.bucket import Bucket
 from understudy.core.edge.messages import Data
-from understudy.core.host.parcels import HostEvent, Inside, ParcelFrom, Relay, Say, ViewSeen
-from understudy.core.replica.events import Installed, Produced
+from understudy.core.host.parcels import Began, HostEvent, Inside, ParcelFrom, Relay, Say, ViewSeen
+from understudy.core.replica.events import Installed, LogRead, Produced
 
 
 def told(event: HostEvent) -> object:
@@ -19,6 +19,10 @@ def told(event: HostEvent) -> object:
         case Inside(copy, epoch, Produced(shares)):
             runs = ", ".join(f"{_span(buckets)} > {partition}" for partition, buckets in shares)
             return f"Produced {copy}@{epoch}: {runs}"
+        case Inside(copy, epoch, LogRead(consumer, after, buckets)):
+            return f"LogRead {copy}@{epoch} after {after}: {_span(buckets)} > {consumer}"
+        case Began(copy, epoch, saved) if saved is not None:
+            return f"Began {copy}@{epoch}: version {saved.version}, through {saved.through}"
         case Inside(copy, epoch, Installed(attempt, state)):
             return f"Installed {copy}@{epoch}: attempt {attempt}, version {state.version}"
         case ViewSeen(view):

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.merge import Merge
-from understudy.core.edge.messages import Send, Take, Taken
+from understudy.core.edge.messages import Held, Send, Take, Taken
 from understudy.core.errors import PeerError, require
 from understudy.core.replica.events import AtEdge, LimitGroups, Process, SendTo
 from understudy.core.shape.partition import Copy, Partition
@@ -50,6 +50,8 @@ class Consumer:
         }
         self.merge = Merge(tuple(self.inlets), through=through)
         self.processed = through
+        #: What the engine was given in all.
+        self.handed_bytes = 0
         self.busy = False
 
     @property
@@ -73,6 +75,7 @@ class Consumer:
             min(self.group_bytes_max, self.manages.bytes_max or self.group_bytes_max),
         )
         self.busy = True
+        self.handed_bytes += sum(bucket.size_bytes for bucket in group)
         sent = [] if self.acks_when_processed else self._acknowledge()
         return [*sent, Process(group)]
 
@@ -91,6 +94,13 @@ class Consumer:
         self.processed = through
         for partition, inlet in self.inlets.items():
             self.inlets[partition] = Inlet(inlet.name, inlet.status, own=self.own, through=through)
+
+    def held(self, keeper: int, through: BucketId) -> list[SendTo]:
+        """Tell every producer what the store holds of this partition."""
+        sent: list[SendTo] = []
+        for partition, inlet in self.inlets.items():
+            sent += self._carried(partition, inlet.handle(Held(keeper, through)))
+        return sent
 
     def _acknowledge(self) -> list[SendTo]:
         sent: list[SendTo] = []

@@ -114,7 +114,41 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class StandbyGone:
-    """No standby waits for this copy's state any more: it caught up, or it is dead."""
+    """This standby does not wait for this copy's state any more: it caught up, or it is dead."""
+
+    standby: Copy
+
+
+@dataclass(frozen=True, slots=True)
+class SaveDue:
+    """The time to save this copy's state in the store has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The store holds the snapshot of this version. Of all that it keeps of this partition, the oldest holds
+    the input through `floor`.
+    """
+
+    version: int
+    floor: BucketId
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """The snapshot of this version is not in the store."""
+
+    version: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """The next buckets after this number of a source's log, as this copy of a consumer takes them."""
+
+    consumer: Copy
+    after: BucketId
+    buckets: tuple[Bucket, ...]
 
 
 # --- instructions ----------------------------------------------------------------------------------------
@@ -144,7 +178,9 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class KeepSnapshot:
-    """Keep the snapshot of this state's version, with the state, for a standby that will fetch it."""
+    """Keep the snapshot of this state's version, with the state, for a standby that will fetch it, or for the
+    store.
+    """
 
     state: CopyState
 
@@ -161,9 +197,25 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class DropSnapshot:
-    """No standby will fetch the snapshot of this version any more."""
+    """Neither a standby nor the store needs the snapshot of this version any more."""
 
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSnapshot:
+    """Put the snapshot of this version, which is kept, into the store; then say `Saved` or `SaveFailed`."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read this source's log again for a copy of a consumer, after this number; then say `LogRead`."""
+
+    consumer: Copy
+    after: BucketId
+    bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +259,8 @@ CopyInstruction = (
     | Process
     | TakeSnapshot
     | KeepSnapshot
+    | SaveSnapshot
+    | ReadLog
     | Offer
     | DropSnapshot
     | Ask

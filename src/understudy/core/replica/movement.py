@@ -1,7 +1,10 @@
 """Movement: how a copy's state gets to a standby of its partition, and which standby gets which snapshot.
 
-The **lender** is an active copy, the **borrower** a standby. The controller seats at most one standby of a
-partition at a time, so a lender has at most one borrower.
+The **lender** is an active copy, the **borrower** a standby. Each borrower has a snapshot of its own choice of
+moment, but one that is made while several wait serves all of them.
+
+The **store** gets snapshots, too, from time to time, one after the other: with them a partition goes on after
+all of its copies are lost. It asks for nothing: the host's clock does that in its name.
 
     borrower                     lender
     Ask(attempt 1)   ─────────▶  waits until its engine stands still, takes a snapshot (version v), goes on
@@ -20,7 +23,7 @@ the borrower gives up, which costs its seat and nothing else on its node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from understudy.core.errors import require
 from understudy.core.replica.events import (
@@ -36,77 +39,108 @@ from understudy.core.replica.events import (
     MoveFailed,
     Offer,
     Offered,
+    SaveSnapshot,
     SnapshotFailed,
     SnapshotTaken,
     TakeSnapshot,
 )
+from understudy.core.shape.partition import Copy
 
 FETCHES_MAX = 3
 
 
 @dataclass(slots=True)
 class Lending:
-    """An active copy's part. `wanted` waits for the engine to stand still, `taking` for its snapshot, and
-    `lent` can be fetched.
+    """An active copy's part. A standby's request is `wanted` until the engine stands still, `taking` while
+    its snapshot is made, and then `lent`, with the snapshot's version. A snapshot that is made serves all
+    that want one at that moment, the store included.
     """
 
     version: int = 0
-    wanted: Asked | None = None
-    taking: Asked | None = None
-    lent: Asked | None = None
-    #: The standby that a snapshot is being taken for is gone.
-    unwanted: bool = False
-
-    @property
-    def paused(self) -> bool:
-        """Whether the engine must stand still for its snapshot."""
-        return self.taking is not None
+    wanted: dict[Copy, Asked] = field(default_factory=dict)
+    taking: dict[Copy, Asked] = field(default_factory=dict)
+    lent: dict[Copy, tuple[Asked, int]] = field(default_factory=dict)
+    #: Whether the engine must stand still for its snapshot.
+    paused: bool = False
+    #: The store wants a snapshot; one is being taken for it; the version that is on its way there.
+    save_wanted: bool = False
+    taking_to_save: bool = False
+    saving: int | None = None
 
     def asked(self, request: Asked) -> list[CopyInstruction]:
-        if request == self.lent:
-            return [self._offer(request)]
-        latest = max((_order(each) for each in (self.wanted, self.taking, self.lent) if each), default=(0, 0))
-        if _order(request) <= latest:
+        lent, version = self.lent.get(request.standby, (None, 0))
+        if request == lent:
+            return [_offer(request, version)]
+        known = (self.wanted.get(request.standby), self.taking.get(request.standby), lent)
+        if _order(request) <= max((_order(each) for each in known if each), default=(0, 0)):
             return []
-        self.wanted = request
-        return self._drop()
+        self.wanted[request.standby] = request
+        return self._drop(request.standby)
+
+    def save(self) -> None:
+        """The store wants the next snapshot, unless one is on its way there."""
+        self.save_wanted = self.saving is None and not self.taking_to_save
 
     def stands_still(self) -> list[CopyInstruction]:
         """The engine stands still: take the snapshot that is wanted, if one is."""
-        if self.wanted is None:
+        if not self.wanted and not self.save_wanted:
             return []
-        require(self.taking is None, "two snapshots were taken at once")
-        self.taking, self.wanted = self.wanted, None
-        self.unwanted = False
+        require(not self.paused, "two snapshots were taken at once")
+        self.taking, self.wanted = self.wanted, {}
+        self.taking_to_save, self.save_wanted = self.save_wanted, False
+        self.paused = True
         self.version += 1
         return [TakeSnapshot(self.version)]
 
-    def taken(self, event: SnapshotTaken | SnapshotFailed, state: CopyState) -> list[CopyInstruction]:
-        request = self.taking
-        require(request is not None and event.version == self.version, f"{event} was not asked for")
-        assert request is not None
-        self.taking = None
+    def taken(
+        self, event: SnapshotTaken | SnapshotFailed, state: CopyState, *, fit_to_save: bool = True
+    ) -> list[CopyInstruction]:
+        """A snapshot that is not `fit_to_save` may still be lent."""
+        require(self.paused and event.version == self.version, f"{event} was not asked for")
+        self.paused = False
+        taking, self.taking = self.taking, {}
+        to_save, self.taking_to_save = self.taking_to_save and fit_to_save, False
         if isinstance(event, SnapshotFailed):
-            # The borrower repeats its request.
+            # The borrowers repeat their requests, and the store's time comes again.
             return []
-        if self.wanted is not None or self.unwanted:
-            # Another request came meanwhile and gets a snapshot of its own, or no standby waits any more.
+        # Whoever has asked again meanwhile gets a snapshot of its own.
+        served = [request for standby, request in taking.items() if standby not in self.wanted]
+        if not served and not to_save:
             return [DropSnapshot(event.version)]
-        self.lent = request
-        return [KeepSnapshot(state), self._offer(request)]
+        for request in served:
+            self.lent[request.standby] = request, event.version
+        done: list[CopyInstruction] = [KeepSnapshot(state)]
+        if to_save:
+            self.saving = event.version
+            done.append(SaveSnapshot(event.version))
+        return [*done, *(_offer(request, event.version) for request in served)]
 
-    def standby_gone(self) -> list[CopyInstruction]:
+    def saved(self, version: int) -> list[CopyInstruction]:
+        """The store is done with this snapshot, one way or the other."""
+        require(version == self.saving, f"version {version} was not to be saved")
+        self.saving = None
+        return self._drop_unused(version)
+
+    def standby_gone(self, standby: Copy) -> list[CopyInstruction]:
         """The borrower caught up or is dead."""
-        self.wanted = None
-        self.unwanted = True
-        return self._drop()
+        self.wanted.pop(standby, None)
+        self.taking.pop(standby, None)
+        return self._drop(standby)
 
-    def _offer(self, request: Asked) -> Offer:
-        return Offer(request.standby, request.epoch, request.attempt, self.version)
+    def _drop(self, standby: Copy) -> list[CopyInstruction]:
+        """This standby will not fetch the snapshot that was kept for it."""
+        if standby not in self.lent:
+            return []
+        _, version = self.lent.pop(standby)
+        return self._drop_unused(version)
 
-    def _drop(self) -> list[CopyInstruction]:
-        lent, self.lent = self.lent, None
-        return [] if lent is None else [DropSnapshot(self.version)]
+    def _drop_unused(self, version: int) -> list[CopyInstruction]:
+        used = version == self.saving or any(version == kept for _, kept in self.lent.values())
+        return [] if used else [DropSnapshot(version)]
+
+
+def _offer(request: Asked, version: int) -> Offer:
+    return Offer(request.standby, request.epoch, request.attempt, version)
 
 
 def _order(request: Asked) -> tuple[int, int]:

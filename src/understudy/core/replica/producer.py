@@ -12,13 +12,13 @@ that is ahead waits without stopping a source that is behind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from understudy.core.bucket import NOTHING, BucketId
-from understudy.core.edge.messages import Put, require_rising
+from understudy.core.edge.messages import Put, Refilled, Send, require_rising
 from understudy.core.edge.outlet import Outlet, OutletState
 from understudy.core.errors import PeerError, require
-from understudy.core.replica.events import AtEdge, Produced, SendTo
+from understudy.core.replica.events import AtEdge, LogRead, Produced, ReadLog, SendTo
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Status
 
@@ -33,11 +33,21 @@ class Producer:
         *,
         buckets_max: int = 100_000,
         bytes_max: int = 256 * 2**20,
+        stored: Collection[Partition] = (),
+        backed: bool = False,
+        through: BucketId = NOTHING,
     ) -> None:
+        """`stored` are the consumers whose state is saved; `backed` and `through` are those of an outlet."""
         self.name = name
         self.outlets = {
             partition: Outlet(
-                f"{name} to {partition}", statuses, buckets_max=buckets_max, bytes_max=bytes_max
+                f"{name} to {partition}",
+                statuses,
+                buckets_max=buckets_max,
+                bytes_max=bytes_max,
+                stored=partition in stored,
+                backed=backed,
+                through=through,
             )
             for partition, statuses in sorted(consumers.items())
         }
@@ -60,9 +70,19 @@ class Producer:
             default=NOTHING,
         )
 
-    def produced(self, event: Produced) -> list[SendTo]:
+    @property
+    def log_needed(self) -> BucketId:
+        """No copy will ever ask for anything through this number again: a log may forget it."""
+        return min((outlet.log_needed for outlet in self.outlets.values()), default=NOTHING)
+
+    @property
+    def gap(self) -> bool:
+        """Whether some consumer that begins again from a saved snapshot would lack something here."""
+        return any(outlet.gap for outlet in self.outlets.values())
+
+    def produced(self, event: Produced) -> list[SendTo | ReadLog]:
         self._expect_output(event)
-        sent: list[SendTo] = []
+        sent: list[SendTo | ReadLog] = []
         for partition, buckets in event.shares:
             sent += self._drive(partition, Put(buckets))
         return sent
@@ -76,15 +96,25 @@ class Producer:
             require(bool(buckets), f"output for {partition} has at least one bucket, if only its number")
             require_rising(buckets, self.outlets[partition].buffer.produced_through)
 
-    def at_edge(self, event: AtEdge) -> list[SendTo]:
+    def at_edge(self, event: AtEdge) -> list[SendTo | ReadLog]:
         if event.partition not in self.outlets:
             raise PeerError(f"{event.partition} is no consumer of this partition")
         return self._drive(event.partition, event.event)
 
-    def _drive(self, partition: Partition, event: object) -> list[SendTo]:
+    def log_read(self, event: LogRead) -> list[SendTo | ReadLog]:
+        partition, replica = event.consumer.partition, event.consumer.replica
+        require(partition in self.outlets, f"the log was read for {partition}, which is no consumer")
+        return self._drive(partition, Refilled(replica, event.after, event.buckets))
+
+    def _drive(self, partition: Partition, event: object) -> list[SendTo | ReadLog]:
         instructions = self.outlets[partition].handle(event)
         self._note_full(partition)
-        return [SendTo(Copy(partition, each.replica), each.message) for each in instructions]
+        return [
+            SendTo(Copy(partition, each.replica), each.message)
+            if isinstance(each, Send)
+            else ReadLog(Copy(partition, each.replica), each.after, each.bytes_max)
+            for each in instructions
+        ]
 
     def _note_full(self, partition: Partition) -> None:
         if self.outlets[partition].full:
@@ -95,13 +125,13 @@ class Producer:
     def state(self) -> tuple[tuple[Partition, OutletState], ...]:
         return tuple((partition, outlet.state()) for partition, outlet in self.outlets.items())
 
-    def install(self, outlets: tuple[tuple[Partition, OutletState], ...]) -> None:
+    def install(self, outlets: tuple[tuple[Partition, OutletState], ...], *, saved: bool = False) -> None:
         require(
             [partition for partition, _ in outlets] == list(self.outlets),
             "a state was moved to a partition with other consumers",
         )
         for partition, state in outlets:
-            self.outlets[partition].install(state)
+            self.outlets[partition].install(state, saved=saved)
             self._note_full(partition)
 
     def check(self) -> None:

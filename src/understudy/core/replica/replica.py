@@ -34,21 +34,27 @@ from understudy.core.replica.events import (
     Offered,
     Processed,
     Produced,
+    LogRead,
     Progress,
+    SaveDue,
+    Saved,
+    SaveFailed,
     SnapshotFailed,
     SnapshotTaken,
     StandbyGone,
 )
 from understudy.core.replica.movement import Borrowing, Lending
 from understudy.core.replica.producer import Producer
-from understudy.core.shape.partition import Copy, Partition
+from understudy.core.shape.partition import STORE, Copy, Partition
 from understudy.core.view.view import Status
 
 
 class Replica:
-    """One copy. `begun` says whether it has its state; `begin` starts one that begins empty."""
+    """One copy. `begun` says whether it has its state; `begin` starts one that borrows from no other."""
 
-    def __init__(self, copy: Copy, below: Consumer | None, above: Producer | None) -> None:
+    def __init__(
+        self, copy: Copy, below: Consumer | None, above: Producer | None, *, save_bytes_max: int = 0
+    ) -> None:
         require(below is not None or above is not None, f"{copy} has no neighbours")
         shared = set(below.inlets if below else ()) & set(above.outlets if above else ())
         require(not shared, f"{copy} has one neighbour both below and above: {shared}")
@@ -65,6 +71,14 @@ class Replica:
         self._stuck_at: BucketId | None = None
         #: Whether the engine was seen to work since a newcomer's limit was last looked at.
         self._worked = False
+        #: Of the active copies of a partition one saves its state in the store.
+        self.saves = False
+        #: It does so at the latest after so much input, or its producers would have to keep too much; 0: by
+        #: the clock alone.
+        self.save_bytes_max = save_bytes_max
+        self._saved_at_bytes = 0
+        #: What the oldest snapshot holds that the store keeps, as far as this copy knows.
+        self._stored = NOTHING
 
     @property
     def ends(self) -> Mapping[Partition, Inlet | Outlet]:
@@ -81,12 +95,20 @@ class Replica:
 
     # --- the one way in ----------------------------------------------------------------------------------
 
-    def begin(self) -> list[CopyInstruction]:
-        """The engine stands ready with nothing in it."""
+    def begin(self, saved: CopyState | None = None) -> list[CopyInstruction]:
+        """The engine stands ready, with nothing in it or with the state that was saved last."""
         require(not self.begun, f"{self.copy} began twice")
         require(self.borrowing is None, f"{self.copy} waits for its state and cannot begin without it")
+        if saved is not None:
+            self._take_over(saved, saved=True)
         self.begun = True
         return self._go_on()
+
+    def _take_over(self, state: CopyState, *, saved: bool) -> None:
+        self._above.install(state.outlets, saved=saved)
+        self._below.install(state.through)
+        # Versions go on rising, whichever copy lends next.
+        self.lending.version = state.version
 
     def borrow(self) -> list[CopyInstruction]:
         """This copy sits as a standby and needs the state of another."""
@@ -136,8 +158,18 @@ class Replica:
                 done = self.lending.asked(event)
             case SnapshotTaken() | SnapshotFailed():
                 done = self._snapshot(event)
-            case StandbyGone():
-                done = self.lending.standby_gone()
+            case StandbyGone(standby):
+                done = self.lending.standby_gone(standby)
+            case SaveDue():
+                self._want_to_save()
+                done = []
+            case Saved(version, floor):
+                self._stored = floor
+                done = [*self.lending.saved(version), *self._below.held(STORE, floor)]
+            case SaveFailed(version):
+                done = self.lending.saved(version)
+            case LogRead():
+                done = list(self._above.log_read(event))
             case Offered() if self.borrowing is not None:
                 done = self.borrowing.offered(event)
             case FetchFailed() if self.borrowing is not None:
@@ -169,8 +201,9 @@ class Replica:
         return done
 
     def _snapshot(self, event: SnapshotTaken | SnapshotFailed) -> list[CopyInstruction]:
-        outlets = self.above.state() if self.above else ()
-        return self.lending.taken(event, CopyState(event.version, self._below.handed, outlets))
+        state = CopyState(event.version, self._below.handed, self._above.state())
+        # With a state that lacks output, a consumer's older snapshot could not go on.
+        return self.lending.taken(event, state, fit_to_save=not self._above.gap)
 
     def _install(self, event: Installed) -> list[CopyInstruction]:
         borrowing = self.borrowing
@@ -179,16 +212,28 @@ class Replica:
         if borrowing.over:
             # It was given up meanwhile: the seat is lost, and nothing else on this node.
             return []
-        self._above.install(event.state.outlets)
-        self._below.install(event.state.through)
+        self._take_over(event.state, saved=False)
         borrowing.over = True
         self.begun = self.catching_up = True
-        # Versions go on rising, whichever copy lends next.
-        self.lending.version = event.state.version
         return []
+
+    @property
+    def worth_saving(self) -> bool:
+        """Whether this copy is the one to save, and has more than the oldest snapshot that the store keeps. So a
+        copy at rest saves its state until all that are kept are equal, and its producers let go of the rest.
+        """
+        return self.saves and self.begun and self._below.handed > self._stored
+
+    def _want_to_save(self) -> None:
+        if self.worth_saving:
+            self._saved_at_bytes = self._below.handed_bytes
+            self.lending.save()
 
     def _go_on(self) -> list[CopyInstruction]:
         done: list[CopyInstruction] = []
+        if self.save_bytes_max and self.below is not None:
+            if self.below.handed_bytes - self._saved_at_bytes > self.save_bytes_max:
+                self._want_to_save()
         if self.begun and self.below is not None and not self.below.busy and not self.lending.paused:
             done += self.lending.stands_still()
             if not done and not (self.above is not None and self.above.full):

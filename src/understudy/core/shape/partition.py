@@ -3,6 +3,9 @@
 A flow runs as **segments**: a segment is one fragment, or several connected ones that run in one engine. A
 **partition** is one share of a segment, and it has one **copy** for each replica that the policy asks for. A
 source is a partition with one copy, and so is a sink: they are the ends of the flow.
+
+Where a run saves its state, a partition has one more copy, which does not work: the snapshots in the
+**store**. Producers count it like a replica, under the number `STORE`.
 """
 
 from __future__ import annotations
@@ -10,6 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from understudy.core.errors import require
+
+#: The replica number under which producers count what the store holds of a partition.
+STORE = -1
 
 
 @dataclass(frozen=True, slots=True, order=True)

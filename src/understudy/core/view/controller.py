@@ -4,7 +4,8 @@
     a node is lost      its seats are DEAD, in one view
     a seat is DEAD      a standby is seated, if some seat is ACTIVE and a node is free of that partition
     a standby           becomes ACTIVE when it has caught up, DEAD when its state cannot come
-    all seats DEAD      of one partition: lost, for good
+    all seats DEAD      of one partition: lost, for good; with `saved`, a node is seated that goes on from the
+                        partition's saved state, and counts as ACTIVE at once
 
 *Which node may be buried.* A node's seats are DEAD when it leaves the membership, or when it is suspected in
 any of them, as long as another seat of the partition is ACTIVE, on a node that this leader knows as a member:
@@ -18,6 +19,11 @@ of another.
 When the last ACTIVE copy dies while another seat is STDBY, the standby stays: it may already have all that it
 needs. Then it catches up, or reports that its state cannot come. One that holds the state and is only slow is
 spared: it is the last holder.
+
+*Saved state.* With `saved` the store holds the state of every partition, so none is ever lost: a copy that begins
+again from there has, or will compute, all that it needs (docs/durability.md). Then a copy whose process is
+gone need not be waited for, and `grace_ms` is 0. If such a copy finds that its producers do not keep what it
+lacks (`CopyLacks`), these go back to their saved state, too: any two saved states fit together.
 
 *Bottom-up.* While a standby of some level is catching up, none of another level is seated; of several levels
 with DEAD seats that can be filled the lowest comes first. Partitions of one level recover side by side, and
@@ -54,6 +60,7 @@ from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.events import (
     ControllerEvent,
     CopyCaughtUp,
+    CopyLacks,
     CopyMoveFailed,
     CopySuspected,
     Decision,
@@ -91,7 +98,8 @@ class Controller(Machine[ControllerEvent, Decision]):
         *,
         layout: Mapping[Copy, str] | None = None,
         isolated: bool = False,
-        grace_ms: int = GRACE_MS,
+        saved: bool = False,
+        grace_ms: int | None = None,
     ) -> None:
         super().__init__("controller")
         require(replicas >= 1, f"a partition needs at least one replica, not {replicas}")
@@ -101,7 +109,9 @@ class Controller(Machine[ControllerEvent, Decision]):
         self.view = view
         self.layout = layout
         self.isolated = isolated
-        self.grace_ms = grace_ms
+        require(not (isolated and saved), "isolated replicas are a baseline, and save nothing")
+        self.saved = saved
+        self.grace_ms = grace_ms if grace_ms is not None else 0 if self.saved else GRACE_MS
         self.members: dict[str, int] = {}
         #: Nodes that left and whose seats are kept for a while, since no other copy has the state.
         self._missed: set[str] = set()
@@ -155,6 +165,8 @@ class Controller(Machine[ControllerEvent, Decision]):
                     {suspect.node} & self.members.keys() if suspect is not None and buried else ()
                 )
                 return self._bury(buried, f"was suspected by {by}") if buried else []
+            case CopyLacks(copy, epoch, producer):
+                return self._go_back(copy, epoch, producer)
             case TimerFired(("missed", str(node))):
                 return self._given_up(node)
             case MoveCopy(copy, node):
@@ -232,6 +244,15 @@ class Controller(Machine[ControllerEvent, Decision]):
             return []
         self._suspected.discard(seat.node)
         return [self._publish({copy.partition: self._with(copy, replace(seat, status=Status.ACTIVE))})]
+
+    def _go_back(self, copy: Copy, epoch: int, producer: Partition) -> list[Decision]:
+        """A copy lacks what no copy of its producer keeps: both go back to their saved states."""
+        seat = self._seat_of(copy, epoch)
+        if seat is None or not self.saved or producer not in self._current.partitions:
+            return []
+        producers = [Copy(producer, replica) for replica in range(self.replicas)]
+        alive = [each for each in producers if self._current.seat(each).alive]
+        return self._bury([copy, *alive], f"was given up, since {copy} lacks output of {producer}")
 
     def _bury(
         self,
@@ -330,10 +351,12 @@ class Controller(Machine[ControllerEvent, Decision]):
 
     def _standbys(self) -> dict[Partition, Seats] | None:
         """The next seats to fill or to empty, all of one level; None if there are none now."""
-        if self.view is None or self.view.lost or self.isolated:
+        if self.view is None or self.isolated or (self.view.lost and not self.saved):
             return None
         if not self.members.keys() | self._missed >= self.view.nodes_named:
             return None
+        if restored := self._restore():
+            return restored
         for level in self.topology.levels:
             if any(seat.status is Status.STDBY for p in level for seat in self.view.partitions[p].seats):
                 return self._fill(level) or None
@@ -341,6 +364,20 @@ class Controller(Machine[ControllerEvent, Decision]):
             if changed := self._fill(level) or self._empty(level):
                 return changed
         return None
+
+    def _restore(self) -> dict[Partition, Seats]:
+        """A node for every partition that no copy has the state of. It begins with the saved state."""
+        restored: dict[Partition, Seats] = {}
+        load = {node: self._current.load.get(node, 0) for node in self.members}
+        for partition, seats in self._current.partitions.items():
+            copy = Copy(partition)
+            node = self._choice(copy, load) if seats.lost else None
+            if node is not None:
+                load[node] += 1
+                epoch = self._next_epoch
+                seat = Seat(node, epoch, Status.ACTIVE)
+                restored[partition] = replace(seats.with_seat(0, seat, epoch), restored=epoch)
+        return restored
 
     def _fill(self, level: Sequence[Partition]) -> dict[Partition, Seats]:
         """A standby for one dead seat of every partition of the level that a node can take."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from understudy.core.shape.partition import Copy
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.view import View
 
@@ -61,7 +61,18 @@ class CopySuspected:
     by: str
 
 
-Report = CopyCaughtUp | CopyMoveFailed | CopySuspected
+@dataclass(frozen=True, slots=True)
+class CopyLacks:
+    """The copy in this seat, of this epoch, began again from a saved snapshot, and needs output of that
+    partition which no copy of it keeps any more.
+    """
+
+    copy: Copy
+    epoch: int
+    producer: Partition
+
+
+Report = CopyCaughtUp | CopyMoveFailed | CopySuspected | CopyLacks
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,12 +56,14 @@ class Seat:
 class Seats:
     """The seats of one partition, by replica, since the view of this epoch.
 
-    `lost` says in a sentence why the partition's state is gone, if it is.
+    `lost` says in a sentence why no copy has the partition's state, if none has. `restored` is the epoch of
+    the view with which the partition last went on from its saved state after such a loss.
     """
 
     epoch: int
     seats: tuple[Seat, ...]
     lost: str | None = None
+    restored: int = 0
 
     def __post_init__(self) -> None:
         require(bool(self.seats), "a partition has at least one seat")
@@ -77,7 +79,8 @@ class Seats:
         )
 
     def with_seat(self, replica: int, seat: Seat, epoch: int, lost: str | None = None) -> Seats:
-        return Seats(epoch, (*self.seats[:replica], seat, *self.seats[replica + 1 :]), lost)
+        seats = (*self.seats[:replica], seat, *self.seats[replica + 1 :])
+        return Seats(epoch, seats, lost, self.restored)
 
     @property
     def whole(self) -> bool:
@@ -173,6 +176,7 @@ class View:
                 seats.epoch,
                 [[s.node, s.epoch, s.status.value] for s in seats.seats],
                 seats.lost,
+                seats.restored,
             ]
             for p, seats in self.partitions.items()
             if since is None or since.partitions.get(p) != seats
@@ -205,12 +209,13 @@ def _parsed(fields: Any, known: Mapping[int, View]) -> View:
         if fields["since"] not in known:
             raise ValueError(f"it holds the changes since {fields['since']}, which is not known here")
         partitions.update(known[fields["since"]].partitions)
-    for name, index, epoch, seats, lost in _typed(fields["partitions"], list):
+    for name, index, epoch, seats, lost, restored in _typed(fields["partitions"], list):
         read = tuple(
             Seat(_typed(node, str), _typed(since, int), Status(status)) for node, since, status in seats
         )
         reason = None if lost is None else _typed(lost, str)
-        partitions[Partition(_typed(name, str), _typed(index, int))] = Seats(_typed(epoch, int), read, reason)
+        partition = Partition(_typed(name, str), _typed(index, int))
+        partitions[partition] = Seats(_typed(epoch, int), read, reason, _typed(restored, int))
     drained = frozenset(_typed(node, str) for node in _typed(fields["drained"], list))
     wanted = {Copy.of(copy): _typed(node, str) for copy, node in _typed(fields["wanted"], list)}
     return View(_typed(fields["epoch"], int), partitions, drained, wanted)

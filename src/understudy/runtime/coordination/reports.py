@@ -11,7 +11,7 @@ from typing import Any
 
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.shape.partition import Copy, Partition
-from understudy.core.view.events import CopyCaughtUp, CopyMoveFailed, CopySuspected
+from understudy.core.view.events import CopyCaughtUp, CopyLacks, CopyMoveFailed, CopySuspected
 from understudy.core.view.events import Report as CopyReport
 from understudy.runtime.coordination.client import Report
 
@@ -49,6 +49,8 @@ def written(event: Reported) -> tuple[str, dict[str, Any]]:
             return "move_failed", facts
         case CopySuspected(copy, epoch, by):
             return "suspected", {"copy": str(copy), "epoch": epoch, "by": by}
+        case CopyLacks(copy, epoch, producer):
+            return "lacks", {"copy": str(copy), "epoch": epoch, "producer": str(producer)}
         case MoveWish(partition, replica, node, wish_id):
             facts = {"partition": str(partition), "node": node, "id": wish_id}
             return "move", facts if replica is None else {**facts, "replica": replica}
@@ -68,6 +70,9 @@ def event_of(report: Report) -> Reported:
                 return CopyMoveFailed(copy, epoch, str(facts["why"]), bool(facts["holds_state"]))
             case "suspected":
                 return CopySuspected(Copy.of(facts["copy"]), int(facts["epoch"]), str(facts["by"]))
+            case "lacks":
+                copy, epoch = Copy.of(facts["copy"]), int(facts["epoch"])
+                return CopyLacks(copy, epoch, Partition.of(facts["producer"]))
             case "move":
                 replica = int(facts["replica"]) if "replica" in facts else None
                 return MoveWish(Partition.of(facts["partition"]), replica, str(facts["node"]), _id_in(facts))

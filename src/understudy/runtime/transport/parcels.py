@@ -11,14 +11,24 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from understudy.core.bucket import Bucket
-from understudy.core.edge.messages import Ack, Data, Message, Pause, Paused, Reverse
+from understudy.core.edge.messages import Ack, Data, Held, Message, Pause, Paused, Reverse
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.core.host.parcels import Attach, Here, Offering, Parcel, Relay, Request, Say, Welcome
+from understudy.core.host.parcels import (
+    Attach,
+    Here,
+    Lacking,
+    Offering,
+    Parcel,
+    Relay,
+    Request,
+    Say,
+    Welcome,
+)
 from understudy.core.shape.partition import Copy
 from understudy.core.view.view import View
 from understudy.runtime.transport.wire import MESSAGE_BUCKETS_MAX, MESSAGE_BYTES_MAX, Bodies, Frame
 
-_MESSAGES = {"data", "ack", "reverse", "pause", "paused"}
+_MESSAGES = {"data", "ack", "held", "reverse", "pause", "paused"}
 
 
 def frames_of(parcel: Parcel, cause: int = 0, since: View | None = None) -> list[Frame]:
@@ -36,6 +46,8 @@ def frames_of(parcel: Parcel, cause: int = 0, since: View | None = None) -> list
         case Welcome(sender, to, serial, through):
             edge = _edge(sender, to, serial)
             return [Frame({"kind": "welcome", **edge, "through": through, "cause": cause})]
+        case Lacking(sender, to, serial):
+            return [Frame({"kind": "lacking", **_edge(sender, to, serial), "cause": cause})]
         case Attach(sender, epoch, to, to_epoch, serial, through):
             stands = {"epoch": epoch, "to_epoch": to_epoch, "through": through, "cause": cause}
             return [Frame({"kind": "attach", **_edge(sender, to, serial), **stands})]
@@ -71,6 +83,8 @@ def _parcel(frame: Frame, head: Mapping[str, Any], known: Mapping[int, View]) ->
             return Here(Copy.of(head["copy"]), _int(head["epoch"]))
         case "welcome":
             return Welcome(*_edge_of(head), _int(head["through"]))
+        case "lacking":
+            return Lacking(*_edge_of(head))
         case "attach":
             sender, to, serial = _edge_of(head)
             through = _int(head["through"])
@@ -94,6 +108,8 @@ def _message(frame: Frame, head: Mapping[str, Any]) -> Message:
             return Data(tuple(_bucket(n, body) for n, body in zip(numbers, frame.bodies, strict=True)))
         case "ack":
             return Ack(_int(head["through"]))
+        case "held":
+            return Held(_int(head["replica"]), _int(head["through"]))
         case "reverse":
             return Reverse(_int(head["through"]))
         case "pause":
@@ -105,6 +121,8 @@ def _said(message: Message) -> dict[str, Any]:
     match message:
         case Ack(through):
             return {"kind": "ack", "through": through}
+        case Held(replica, through):
+            return {"kind": "held", "replica": replica, "through": through}
         case Reverse(through):
             return {"kind": "reverse", "through": through}
         case Pause():
