@@ -135,6 +135,17 @@ class Intake:
     def trim(self, source: str, through: BucketId) -> None:
         """Buckets of this source up to that number are never needed again."""
         self._ingest.trim(source, through)
+        # As long as no snapshot is saved, none needs them.
+        self.forget(source, through)
+
+    def forget(self, source: str, through: BucketId) -> None:
+        """No saved snapshot needs the buckets of this source up to that number; only as far as trimmed."""
+        self._ingest.forget(source, through)
+
+    @property
+    def trimmed(self) -> dict[str, BucketId]:
+        """How far each source is trimmed; known after `recover`."""
+        return self._ingest.trimmed
 
     def late(self) -> dict[str, int]:
         """Late rows by source."""
