@@ -37,6 +37,7 @@ from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.clients import LastPush
 from understudy.runtime.ingest.frames import Record, RecordKind
 from understudy.runtime.ingest.log import Log
+from understudy.runtime.ingest.rereading import LogReader
 from understudy.runtime.ingest.retention import PUT_BACK, Retention
 from understudy.runtime.ingest.rows import to_stream
 from understudy.runtime.ingest.silence import Silence
@@ -251,6 +252,15 @@ class Ingest:
             through = min(through, self._state.trimmed[source])
             if through > self._state.forgotten[source]:
                 self._retention.forget(self._note(RecordKind.FORGET, source, through), source, through)
+
+    def reader(self, source: str, after: BucketId) -> LogReader:
+        """Reads the sealed buckets of `source` after that number again, as far as they are committed.
+
+        EnvironmentFailed if the log does not hold all of them any more. The caller closes the reader, and
+        forgets no bucket that the reader is still to give.
+        """
+        self._stamper(source)
+        return LogReader(self._flow, source, after, self._log, self._retention)
 
     def last(self, source: str, client: str) -> LastPush | None:
         """The last push taken from a client; None if there was none."""
