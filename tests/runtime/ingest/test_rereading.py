@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -253,6 +254,17 @@ def test_a_log_that_is_cut_off_while_it_is_read_is_damage(tmp_path: Path) -> Non
         cut.truncate(len(whole) - 1)
     with pytest.raises(us.EnvironmentFailed, match=rf"{file.name} is cut off at byte {len(whole) - 1}: "):
         read_all(reader)
+
+
+def test_a_system_that_reads_less_than_it_was_asked_for_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = make_flow()
+    ingest = opened(flow, tmp_path)
+    taken = [bucket for number in range(1, 4) for bucket in push(ingest, flow, number)]
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, count, at: pread(file, min(count, 7), at))
+    assert shown(read_all(ingest.reader("s", NOTHING))) == shown(taken)
 
 
 @pytest.mark.parametrize("where", [0, 9], ids=["magic", "length"])

@@ -148,16 +148,18 @@ class FrameFile:
     def _bytes(self, at: int, count: int, synced_bytes: int) -> bytes:
         if at + count > synced_bytes:
             raise _damage(self.path, self._at)
-        read = bytearray()
-        while len(read) < count:
+        pieces: list[bytes] = []
+        while count:
             try:
-                more = os.pread(self._file, count - len(read), at + len(read))
+                piece = os.pread(self._file, count, at)
             except OSError as problem:
                 raise _unreadable(self.path, problem) from problem
-            if not more:
-                raise cut_off(self.path, at + len(read), synced_bytes)
-            read += more
-        return bytes(read)
+            if not piece:
+                raise cut_off(self.path, at, synced_bytes)
+            pieces.append(piece)
+            at, count = at + len(piece), count - len(piece)
+        # A frame nearly always comes in one piece, which is not copied then.
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _contents(file: Path) -> bytes:
