@@ -106,6 +106,18 @@ def test_boundaries_and_ends_are_given_again(tmp_path: Path) -> None:
     assert shown(given) == shown(ingest.take())
 
 
+def test_rows_left_out_for_the_wall_clock_are_left_out_again(tmp_path: Path) -> None:
+    flow = us.Flow("f", bucket="100 ms")
+    flow.source("s", us.Push("id int, ts timestamp"), time="ts", late="drop", ahead="1 s")
+    ingest = opened(flow, tmp_path)
+    assert ingest.push("s", rows(flow, 1, 15), "c", 1, now_us=100_000).late == 1
+    assert ingest.push("s", rows(flow, 2, 15), "c", 2, now_us=600_000).late == 0
+    ingest.close_source("s")
+    ingest.commit()
+    taken = ingest.take()
+    assert shown(read_all(ingest.reader("s", NOTHING))) == shown(taken)
+
+
 def test_rows_that_were_open_when_a_segment_began_are_read_from_its_state(tmp_path: Path) -> None:
     flow = make_flow()
     ingest = opened(flow, tmp_path)
@@ -293,9 +305,13 @@ def test_what_lies_before_damage_is_given_before_it_is_said(tmp_path: Path) -> N
     file.write_bytes(data)
     reader = ingest.reader("s", NOTHING)
     assert numbers(reader.read(1 << 20)) == [0, 1, 2]
-    for _ in range(2):
-        with pytest.raises(us.EnvironmentFailed, match="is damaged"):
-            reader.read(1 << 20)
+    with pytest.raises(us.EnvironmentFailed, match="is damaged"):
+        reader.read(1 << 20)
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(us.EnvironmentFailed, match="is damaged"):
+        reader.read(1 << 20)
+    assert numbers(read_all(ingest.reader("s", 2))) == [3], "another reader finds it repaired"
 
 
 def test_an_unknown_source_and_a_log_that_was_not_recovered_are_refused(tmp_path: Path) -> None:

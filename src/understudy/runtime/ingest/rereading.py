@@ -99,7 +99,7 @@ class LogReader:
         current, synced_bytes = self._log.end
         if number != current:
             end = self._retention.end_of(number)
-            # A segment that was dropped is complete, too, and nobody changes it.
+            # A segment that was dropped is complete, too, and never changes again.
             synced_bytes = file.size_bytes if end is None else end.size_bytes
         frame = file.next_frame(synced_bytes)
         if frame is not None:
@@ -119,7 +119,7 @@ class LogReader:
             f"{file.path} was sealed through {sealed} of {self._source!r}, and then through {end}",
         )
         self._through = max(self._through, sealed)
-        opened = self._retention.open_after(self._source, self._through, behind=number)
+        opened = self._retention.open_after(self._source, self._through)
         file.close()
         self._segment = opened
 

@@ -122,8 +122,8 @@ class Retention:
                 self._log.drop_through(done)
                 self._forget_before(done)
 
-    def open_after(self, source: str, after: BucketId, behind: int = 0) -> OpenedSegment:
-        """The first segment behind that number in which a bucket after `after` was sealed, or may still be.
+    def open_after(self, source: str, after: BucketId) -> OpenedSegment:
+        """The first segment in which a bucket of `source` after that number was sealed, or may still be.
 
         Opened at once, so that it can be read to its end whatever is forgotten meanwhile.
         """
@@ -138,7 +138,7 @@ class Retention:
             kept = (
                 number
                 for number, end in self._ends.items()
-                if number > max(behind, self._first) and end.through[source] > after
+                if number > self._first and end.through[source] > after
             )
             number = next(kept, self._log.segment)
             return OpenedSegment(
