@@ -71,6 +71,17 @@ def test_a_restarted_intake_hands_back_what_is_not_trimmed(tmp_path: Path) -> No
     second.end()
 
 
+def test_an_intake_reads_again_what_its_log_holds(gate: Gate) -> None:
+    with gate.client() as client:
+        client.push("a", rows(1, 2, 3))
+    sealed = [gate.sealed.get(timeout=PATIENCE_S) for _ in range(2)]
+    gate.intake.trim("a", 1)
+    assert gate.intake.trimmed == {"a": 1, "b": NOTHING}
+    reader = gate.intake.reader("a", NOTHING)
+    assert reader.read(1 << 20) == sealed
+    reader.close()
+
+
 def pushed(gate: Gate, body: bytes) -> Frame:
     frame = Frame({"kind": "push", "source": "a", "sequence": 0}, (body,))
     answer = gate.intake.answer("c", frame, lambda _source: True)

@@ -43,6 +43,12 @@ def listen(ingest: Ingest, from_us: int, to_us: int) -> None:
         ingest.tick(now_us)
 
 
+def done(ingest: Ingest, source: str, through: int) -> None:
+    """Neither a live copy nor a saved snapshot needs these."""
+    ingest.trim(source, through)
+    ingest.forget(source, through)
+
+
 def numbers(buckets: list[SealedBucket], source: str = "s") -> list[int]:
     return [bucket.number for bucket in buckets if bucket.source == source]
 
@@ -105,7 +111,7 @@ def test_rows_left_out_for_the_wall_clock_are_left_out_again_in_a_replay(tmp_pat
     assert (again.recover(), again.late("s")) == (before, 1)
 
 
-def test_trimmed_buckets_do_not_come_back_and_their_segments_go(tmp_path: Path) -> None:
+def test_buckets_that_nothing_needs_do_not_come_back_and_their_segments_go(tmp_path: Path) -> None:
     flow = make_flow()
     ingest = opened(flow, tmp_path, segment_bytes=2_000)
     largest = 0
@@ -113,41 +119,41 @@ def test_trimmed_buckets_do_not_come_back_and_their_segments_go(tmp_path: Path) 
         ingest.push("s", rows(flow, number), "c", number, now_us=0)
         ingest.commit()
         for bucket in ingest.take():
-            ingest.trim("s", bucket.number - 3)
+            done(ingest, "s", bucket.number - 3)
         largest = max(largest, ingest.log_bytes)
-    # 200 pushes take far more; three untrimmed buckets and two segments are all that is kept.
+    # 200 pushes take far more; three needed buckets and two segments are all that is kept.
     assert largest < 15_000
     ingest.commit()
     ingest.close()
     assert numbers(Ingest(flow, tmp_path, sync=False).recover()) == [196, 197, 198]
 
 
-def test_segments_go_only_after_the_trim_itself_is_on_disk(tmp_path: Path) -> None:
+def test_segments_go_only_after_that_they_may_is_itself_on_disk(tmp_path: Path) -> None:
     flow = make_flow()
     ingest = opened(flow, tmp_path, segment_bytes=1)
     position = ingest.push("s", rows(flow, 1, 2), "c", 1, now_us=0).position
     ingest.commit()
-    ingest.trim("s", 1)
+    done(ingest, "s", 1)
     ingest.commit(position)
     assert (tmp_path / "00000001.wal").exists()
     ingest.commit()
     assert not (tmp_path / "00000001.wal").exists()
 
 
-def test_a_segment_stays_until_every_source_is_trimmed_past_it(tmp_path: Path) -> None:
+def test_a_segment_stays_until_every_source_is_forgotten_past_it(tmp_path: Path) -> None:
     flow = make_flow("a", "b")
     ingest = opened(flow, tmp_path, segment_bytes=1)
     ingest.push("a", rows(flow, 1, 5, source="a"), "c", 1, now_us=0)
     ingest.push("b", rows(flow, 1, 9, source="b"), "c", 1, now_us=0)
     ingest.commit()
-    ingest.trim("a", 4)
-    ingest.trim("b", 7)
+    done(ingest, "a", 4)
+    done(ingest, "b", 7)
     ingest.commit()
     assert (tmp_path / "00000001.wal").exists()
     ingest.close()
     again = Ingest(flow, tmp_path, segment_bytes=1, sync=False)
     assert again.recover() == [SealedBucket("b", 8, None)], "each as far as it was trimmed"
-    again.trim("b", 8)
+    done(again, "b", 8)
     again.commit()
     assert not (tmp_path / "00000001.wal").exists()
 
@@ -159,8 +165,9 @@ def test_boundaries_go_on_where_they_were_after_old_segments_are_gone(tmp_path: 
     ingest.seal_through("s", 5)
     ingest.commit()
     assert numbers(ingest.take()) == [0, 1, 5]
-    ingest.trim("s", 5)
+    done(ingest, "s", 5)
     ingest.commit()
+    assert not (tmp_path / "00000001.wal").exists()
     ingest.close()
     again = Ingest(flow, tmp_path, sync=False)
     assert again.recover() == []
@@ -344,7 +351,7 @@ def test_first_segments_that_were_removed_are_missed_and_those_that_were_dropped
         for source in ("a", "b"):
             ingest.push(source, rows(flow, number, source=source), "c", number, now_us=0)
             ingest.commit()
-    ingest.trim("a", 3)
+    done(ingest, "a", 3)
     ingest.commit()
     ingest.close()
     segments = sorted(tmp_path.glob("*.wal"))
@@ -353,13 +360,14 @@ def test_first_segments_that_were_removed_are_missed_and_those_that_were_dropped
     for file in segments:
         file.unlink()
     with pytest.raises(
-        us.EnvironmentFailed, match=rf"lacks the segments before {newest.name}.* 'b' cannot be rec"
+        us.EnvironmentFailed,
+        match=rf"lacks the segments before {newest.name}.* 'b', up to bucket 3, cannot be rec",
     ):
         opened(flow, tmp_path)
     for file, content in kept.items():
         file.write_bytes(content)
     again = opened(flow, tmp_path, segment_bytes=1)
-    again.trim("b", 3)
+    done(again, "b", 3)
     again.commit()
     again.close()
     assert not segments[0].exists()

@@ -164,6 +164,9 @@ def run_with_crashes(
             source = SOURCES[at % len(SOURCES)]
             trimmed[source] = ingest.sealed_through[source]
             ingest.trim(source, trimmed[source])
+            if at % 2:
+                # The other half stays for snapshots: recovery begins behind it.
+                ingest.forget(source, trimmed[source])
             ingest.commit()
     ingest.close()
     return seen

@@ -34,6 +34,7 @@ from understudy.runtime.durable import leave_mark, make_folder
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.feed import Feed, open_feed, run_feed
 from understudy.runtime.ingest.ingest import Ingest
+from understudy.runtime.ingest.rereading import LogReader
 from understudy.runtime.ingest.rows import from_stream
 from understudy.runtime.ingest.silence import Deafness
 from understudy.runtime.transport.channel import Channel
@@ -135,6 +136,21 @@ class Intake:
     def trim(self, source: str, through: BucketId) -> None:
         """Buckets of this source up to that number are never needed again."""
         self._ingest.trim(source, through)
+        # As long as no snapshot is saved, none needs them.
+        self.forget(source, through)
+
+    def forget(self, source: str, through: BucketId) -> None:
+        """No saved snapshot needs the buckets of this source up to that number; only as far as trimmed."""
+        self._ingest.forget(source, through)
+
+    def reader(self, source: str, after: BucketId) -> LogReader:
+        """Reads the sealed buckets of this source after that number again. The caller closes it."""
+        return self._ingest.reader(source, after)
+
+    @property
+    def trimmed(self) -> dict[str, BucketId]:
+        """How far each source is trimmed; known after `recover`."""
+        return self._ingest.trimmed
 
     def late(self) -> dict[str, int]:
         """Late rows by source."""

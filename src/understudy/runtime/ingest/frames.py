@@ -9,13 +9,17 @@ So only the last frame of the last segment can be torn by a crash; it was never 
 A bad frame with another frame behind it was once complete: the disk has damaged it, and going on would lose
 rows that were acknowledged. The header has a checksum of its own so that a damaged length is not taken for a
 torn tail.
+
+A recovery reads a segment without knowing how much of it was synced (`read_frames`). Where that is known,
+nothing can be torn, and frames are read one at a time (`FrameFile`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -30,6 +34,10 @@ _CRC = struct.Struct("<I")
 HEADER_BYTES = _FRONT.size + _CRC.size
 _RECORD = struct.Struct("<BIQ")
 
+#: What damage means, and what to do about it.
+LOST = "Rows that were acknowledged cannot be recovered without it."
+RESTORE = "Restore the file from a copy, or start the run in a new folder."
+
 
 class RecordKind(IntEnum):
     """What a record says. The numbers are on disk: never renumber them."""
@@ -38,6 +46,7 @@ class RecordKind(IntEnum):
     PUSH = 2
     SEAL = 3
     TRIM = 4
+    FORGET = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +98,75 @@ def read_frames(file: Path) -> Read:
             if end < len(data):
                 raise _damage(file, at, end)
             break
-        records += _records(data[start:end])
+        # Copies of their own: aligned, and they do not keep all of the segment in memory.
+        records += [Record(each.kind, each.head, bytes(each.body)) for each in _records(data[start:end])]
         at = end
     return Read(records, at, len(data) - at)
+
+
+class FrameFile:
+    """The frames of one segment, one after the other. Whatever is not as it was written is damage.
+
+    The file stays readable after its segment was dropped. For one thread at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._at = 0
+        try:
+            self._file = os.open(path, os.O_RDONLY)
+        except OSError as problem:
+            raise _unreadable(path, problem) from problem
+
+    @property
+    def size_bytes(self) -> int:
+        return os.fstat(self._file).st_size
+
+    def next_frame(self, synced_bytes: int) -> Iterator[Record] | None:
+        """The records of the next frame; None once the first `synced_bytes` of the file are read.
+
+        The records are made as they are asked for, and their bodies share the frame's memory.
+        """
+        at = self._at
+        if at >= synced_bytes:
+            return None
+        header = memoryview(self._bytes(at, HEADER_BYTES, synced_bytes))
+        length = _body_length(header, 0)
+        if length is None:
+            raise _damage(self.path, at)
+        body = memoryview(self._bytes(at + HEADER_BYTES, length, synced_bytes))
+        if crc32(body) != _FRONT.unpack_from(header)[1]:
+            raise _damage(self.path, at)
+        self._at = at + HEADER_BYTES + length
+        return _records(body)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _bytes(self, at: int, count: int, synced_bytes: int) -> bytes:
+        if at + count > synced_bytes:
+            raise _damage(self.path, self._at)
+        pieces: list[bytes] = []
+        while count:
+            try:
+                piece = os.pread(self._file, count, at)
+            except OSError as problem:
+                raise _unreadable(self.path, problem) from problem
+            if not piece:
+                raise cut_off(self.path, at, synced_bytes)
+            pieces.append(piece)
+            at, count = at + len(piece), count - len(piece)
+        # A frame nearly always comes in one piece, which is not copied then.
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _contents(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as problem:
-        raise EnvironmentFailed(f"The log {file} cannot be read: {problem}.") from problem
+        raise _unreadable(file, problem) from problem
 
 
 def _body_length(data: memoryview, at: int) -> int | None:
@@ -122,21 +190,31 @@ def _require_torn(file: Path, data: memoryview, at: int) -> None:
         found = rest.find(_MAGIC, found + 1)
 
 
-def _damage(file: Path, at: int, after: int) -> EnvironmentFailed:
+def _unreadable(file: Path, problem: OSError) -> EnvironmentFailed:
+    return EnvironmentFailed(f"The log {file} cannot be read: {problem}. {LOST} {RESTORE}")
+
+
+def _damage(file: Path, at: int, after: int | None = None) -> EnvironmentFailed:
+    others = "" if after is None else f", and others follow at byte {after}"
     return EnvironmentFailed(
-        f"The log {file} is damaged at byte {at}: a record there is not what was written, and others follow "
-        f"at byte {after}. Restore the file from a copy, or start the run in a new folder."
+        f"The log {file} is damaged at byte {at}: a record there is not what was written{others}. {LOST} "
+        f"{RESTORE}"
     )
 
 
-def _records(body: memoryview) -> list[Record]:
-    records: list[Record] = []
+def cut_off(file: Path, at: int, written_bytes: int) -> EnvironmentFailed:
+    """A file that ends at `at` although more of it was synced."""
+    return EnvironmentFailed(
+        f"The log {file} is cut off at byte {at}: {written_bytes} bytes of it were written and synced. "
+        f"{LOST} {RESTORE}"
+    )
+
+
+def _records(body: memoryview) -> Iterator[Record]:
     at = 0
     while at < len(body):
         kind, head_bytes, body_bytes = _RECORD.unpack_from(body, at)
         start = at + _RECORD.size
         at = start + head_bytes + body_bytes
         head = json.loads(bytes(body[start : start + head_bytes]))
-        # A copy of its own: aligned, and it does not keep all of the segment in memory.
-        records.append(Record(RecordKind(kind), head, bytes(body[start + head_bytes : at])))
-    return records
+        yield Record(RecordKind(kind), head, body[start + head_bytes : at])

@@ -1,8 +1,12 @@
 """Ingest: rows in, sealed buckets out, nothing lost and nothing twice.
 
 Every source has a rising sequence of sealed buckets of its own and is trimmed on its own; no source waits for
-another. They share one log, so that a commit syncs the disk once for all of them. A segment of the log goes
-when every source is trimmed past what the segment holds.
+another. They share one log, so that a commit syncs the disk once for all of them.
+
+Two positions of a source say what is over. `trim`: every live copy has these buckets, so a restart does not
+put them in again. `forget`: no saved snapshot needs them, either, so the log need not hold them. A segment of
+the log goes when every source is forgotten past what the segment holds (see `retention`). Until then a
+`reader` gives its buckets again.
 
 A push is checked first, then queued in the log, then applied. It may be acknowledged once it is committed
 (`commit`), and a bucket goes out (`take`) only when every record that made it is committed: every bucket that
@@ -33,12 +37,12 @@ from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.clients import LastPush
 from understudy.runtime.ingest.frames import Record, RecordKind
 from understudy.runtime.ingest.log import Log
+from understudy.runtime.ingest.rereading import LogReader
+from understudy.runtime.ingest.retention import PUT_BACK, Retention
 from understudy.runtime.ingest.rows import to_stream
 from understudy.runtime.ingest.silence import Silence
 from understudy.runtime.ingest.stamper import Stamper
-from understudy.runtime.ingest.state import IngestState
-
-PUT_BACK = "Put the files back, or start a new run in a new folder."
+from understudy.runtime.ingest.state import IngestState, require_readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +64,6 @@ class Ingest:
         self._ready: deque[tuple[int, SealedBucket]] = deque()
         self._segment_bytes_min = segment_bytes
         self._roll_at_bytes = segment_bytes
-        # For each finished segment, the last bucket of each source that was sealed before its end.
-        self._segment_ends: dict[int, dict[str, BucketId]] = {}
-        # Trims whose records may not be on disk yet, and how far those go that are.
-        self._trims: deque[tuple[int, str, BucketId]] = deque()
-        self._trimmed_safely: dict[str, BucketId] = {}
         self._silences = {
             name: Silence(self._state.stampers[name], source.idle_us)
             for name, source in flow.sources.items()
@@ -77,6 +76,7 @@ class Ingest:
         self.rows_taken = 0
         self._folder = folder
         self._log = Log(folder, sync=sync)
+        self._retention = Retention(self._log, flow.sources)
 
     def recover(self, *, begun: str | None = None) -> list[SealedBucket]:
         """Read the log. Returns every bucket that was sealed and not trimmed, as it was before.
@@ -84,38 +84,47 @@ class Ingest:
         `begun` names what shows that this run has had a log; without it a folder without one is a new run's.
         """
         require(not self._recovered, "an ingest was recovered twice")
-        replayed: list[SealedBucket] = []
-        needed: dict[str, BucketId] = {}
-
-        def replay(segment: int, record: Record) -> None:
-            self.goes_on = self.goes_on or bool(seen) or segment > 1
-            if not seen and record.kind is RecordKind.STATE:
-                # What was sealed before the first segment is in segments that were dropped, or removed.
-                needed.update({name: facts["through"] for name, facts in record.head["sources"].items()})
-            if record.kind is RecordKind.STATE and segment - 1 in seen:
-                # The replay of the last segment must have led to where this one begins.
-                require(
-                    record.head == self._state.head(), f"the log's segment {segment} does not follow the last"
-                )
-                self._segment_ends[segment - 1] = self._state.through
-                seen.add(segment)
-                return
-            seen.add(segment)
-            replayed.extend(self._state.apply(record))
-
-        seen: set[int] = set()
-        self._log.recover(replay)
         try:
-            self._require_whole(needed, begun)
+            replayed = self._replay(begun)
         except BaseException:
             self._log.close()
             raise
         if not self._log.segment:
-            self._log.roll(self._state.record())
+            self._log.roll(self._state.record(self._retention.facts()))
         self._roll_at_bytes = max(self._segment_bytes_min, self._log.segment_bytes)
-        self._trimmed_safely = dict(self._state.trimmed)
         self._recovered = True
         return [bucket for bucket in replayed if bucket.number > self._state.trimmed[bucket.source]]
+
+    def _replay(self, begun: str | None) -> list[SealedBucket]:
+        """Replay the log from the first segment that memory needs. Returns what was sealed in it since."""
+        opening = self._log.opening()
+        if opening is None:
+            self._require_new(begun)
+            self._log.recover(lambda _segment, _record: None)
+            return []
+        require_readable(self._flow, opening.head)
+        self._retention.restore(opening.head["segments"])
+        self._retention.require_sizes()
+        replayed: list[SealedBucket] = []
+        replaying = 0
+
+        def replay(segment: int, record: Record) -> None:
+            nonlocal replaying
+            follows = record.kind is RecordKind.STATE and bool(replaying)
+            self.goes_on = self.goes_on or bool(replaying) or segment > 1
+            replaying = segment
+            if follows:
+                # The replay of the last segment must have led to where this one begins.
+                reached = self._state.head(record.head["segments"])
+                require(record.head == reached, f"the log's segment {segment} does not follow the last")
+            else:
+                replayed.extend(self._state.apply(record))
+
+        # More may have been trimmed since the newest segment began: that only means to read a little more.
+        trimmed = {name: facts["trimmed"] for name, facts in opening.head["sources"].items()}
+        self._log.recover(replay, self._retention.first_after(trimmed))
+        self._retention.resume(self._state.forgotten)
+        return replayed
 
     def require_through(self, delivered: Mapping[str, BucketId]) -> None:
         """Refuse a log that ends before what sinks have received: that was sealed here first."""
@@ -214,7 +223,7 @@ class Ingest:
         with self._lock:
             if self._log.segment_bytes >= self._roll_at_bytes:
                 self._roll()
-            self._drop_trimmed()
+            self._retention.drop_forgotten()
 
     def take(self) -> list[SealedBucket]:
         """The buckets that were sealed since the last call, of each source in order, as far as committed."""
@@ -225,16 +234,33 @@ class Ingest:
         return out
 
     def trim(self, source: str, through: BucketId) -> None:
-        """Buckets of `source` up to that number are never needed again.
-
-        The log forgets them with a later commit.
-        """
+        """Every live copy has the buckets of `source` up to that number: `recover` does not return them."""
         with self._lock:
             self._stamper(source)
             if through > self._state.trimmed[source]:
-                record = Record(RecordKind.TRIM, {"source": source, "through": through})
-                self._trims.append((self._log.append(record), source, through))
-                self._state.apply(record)
+                self._note(RecordKind.TRIM, source, through)
+
+    def forget(self, source: str, through: BucketId) -> None:
+        """No saved snapshot needs the buckets of `source` up to that number: no reader will ask for them.
+
+        The log drops them with a later commit. What is not trimmed is not forgotten: a snapshot of the
+        quickest copy may be saved before the slowest has acknowledged as much. So this may have to be called
+        again, as it is for the next snapshot; `forgotten` says how far it went.
+        """
+        with self._lock:
+            self._stamper(source)
+            through = min(through, self._state.trimmed[source])
+            if through > self._state.forgotten[source]:
+                self._retention.forget(self._note(RecordKind.FORGET, source, through), source, through)
+
+    def reader(self, source: str, after: BucketId) -> LogReader:
+        """Reads the sealed buckets of `source` after that number again, as far as they are committed.
+
+        EnvironmentFailed if the log does not hold all of them any more. The caller closes the reader, and
+        forgets no bucket that the reader is still to give.
+        """
+        self._stamper(source)
+        return LogReader(self._flow, source, after, self._log, self._retention)
 
     def last(self, source: str, client: str) -> LastPush | None:
         """The last push taken from a client; None if there was none."""
@@ -259,6 +285,16 @@ class Ingest:
         return self._state.through
 
     @property
+    def trimmed(self) -> dict[str, BucketId]:
+        """How far each source is trimmed; NOTHING before the first time."""
+        return dict(self._state.trimmed)
+
+    @property
+    def forgotten(self) -> dict[str, BucketId]:
+        """How far each source is forgotten, which is never further than it is trimmed."""
+        return dict(self._state.forgotten)
+
+    @property
     def last_rows(self) -> BucketId:
         """The greatest number of a sealed bucket with rows, of any source; NOTHING before the first."""
         return max(stamper.last_rows for stamper in self._state.stampers.values())
@@ -266,7 +302,7 @@ class Ingest:
     @property
     def log_bytes(self) -> int:
         """The size of the log on disk."""
-        return self._log.disk_bytes
+        return self._retention.size_bytes
 
     def close(self) -> None:
         """Let go of the log. What was not committed is lost, as in a crash."""
@@ -280,20 +316,13 @@ class Ingest:
             raise FlowError(f"flow {self._flow.name!r} has no source {source!r}. It has {known}.")
         return stamper
 
-    def _require_whole(self, needed: dict[str, BucketId], begun: str | None) -> None:
-        """A log without its segments must not be taken for a new one, nor one without its first for whole."""
-        if begun is not None and not self._log.segment:
+    def _require_new(self, begun: str | None) -> None:
+        """A log without any segment must not be taken for a new one."""
+        if begun is not None:
             raise EnvironmentFailed(
                 f"The log folder {self._folder} has no segment (*.wal), although {begun}: the log was "
                 f"removed. Rows that were acknowledged cannot be recovered without it. {PUT_BACK}"
             )
-        for name, through in needed.items():
-            if self._state.trimmed[name] < through:
-                raise EnvironmentFailed(
-                    f"The log {self._folder} lacks the segments before {self._log.segments[0]:08d}.wal: they "
-                    f"were removed. Acknowledged rows of source {name!r} cannot be recovered without them. "
-                    f"{PUT_BACK}"
-                )
 
     def _others(self, name: str) -> BucketId:
         """How far the others are: a source that never had a row has no time of its own to go on from."""
@@ -315,25 +344,16 @@ class Ingest:
     def _queue(self, position: int, buckets: list[SealedBucket]) -> None:
         self._ready.extend((position, bucket) for bucket in buckets)
 
+    def _note(self, kind: RecordKind, source: str, through: BucketId) -> int:
+        """Trim or forget. Returns the position of the record that says so."""
+        record = Record(kind, {"source": source, "through": through})
+        position = self._log.append(record)
+        self._state.apply(record)
+        return position
+
     def _roll(self) -> None:
         self._log.commit()
-        state = self._state.record()
-        self._segment_ends[self._log.segment] = self._state.through
-        self._log.roll(state)
+        self._retention.finish(self._state.through)
+        self._log.roll(self._state.record(self._retention.facts()))
         # A segment holds at least as much news as state, or a large state would be written again and again.
         self._roll_at_bytes = max(self._segment_bytes_min, 2 * self._log.segment_bytes)
-
-    def _drop_trimmed(self) -> None:
-        # Only once the trim itself is on disk: a bucket must not be asked for after its segment is gone.
-        while self._trims and self._trims[0][0] <= self._log.durable:
-            _, source, through = self._trims.popleft()
-            self._trimmed_safely[source] = through
-        done = [
-            segment
-            for segment, ends in self._segment_ends.items()
-            if all(end <= self._trimmed_safely[source] for source, end in ends.items())
-        ]
-        if done:
-            self._log.drop_through(max(done))
-            for segment in done:
-                del self._segment_ends[segment]

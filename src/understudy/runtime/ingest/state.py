@@ -5,12 +5,15 @@ that depends on a clock or on a choice is decided before, by the owner, and is i
 boundary is a SEAL record, not a timer.
 
 A STATE record holds all of the state: positions and clients in its head, the rows of open buckets in its
-body. Sealed buckets are not in it; their segment is kept until they are trimmed.
+body. Sealed buckets are not in it; their segment is kept until they are forgotten. So its head also says
+which segments there are before it, and how far each of them goes.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
@@ -25,17 +28,21 @@ from understudy.runtime.ingest.stamper import Judged, Stamper
 from understudy.runtime.payload import decode, encode
 
 #: What the records of a log look like; a log of another format cannot be read.
-_FORMAT = 2
+_FORMAT = 3
 
 
 class IngestState:
-    """The stampers and the clients of one flow, and how far each source is trimmed."""
+    """The stampers and the clients of one flow, and how far each source is trimmed and forgotten.
+
+    Every live copy has what is trimmed; no saved snapshot needs what is forgotten, either.
+    """
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self.stampers = {name: Stamper(source, flow.bucket_us) for name, source in flow.sources.items()}
         self.clients = Clients()
         self.trimmed: dict[str, BucketId] = dict.fromkeys(flow.sources, NOTHING)
+        self.forgotten: dict[str, BucketId] = dict.fromkeys(flow.sources, NOTHING)
 
     @property
     def through(self) -> dict[str, BucketId]:
@@ -55,6 +62,9 @@ class IngestState:
             case RecordKind.TRIM:
                 self.trimmed[head["source"]] = max(self.trimmed[head["source"]], head["through"])
                 return []
+            case RecordKind.FORGET:
+                self.forgotten[head["source"]] = max(self.forgotten[head["source"]], head["through"])
+                return []
             case RecordKind.STATE:
                 self._restore(record)
                 return []
@@ -70,12 +80,12 @@ class IngestState:
             bucket for name, number in through.items() for bucket in self.stampers[name].seal_through(number)
         ]
 
-    def record(self) -> Record:
-        """All of it, as the record that opens a segment."""
+    def record(self, segments: list[Any]) -> Record:
+        """All of it, as the record that opens a segment; `segments` describes those before it."""
         tables = {name: stamper.open_rows for name, stamper in self.stampers.items()}
-        return Record(RecordKind.STATE, self.head(), encode(tables))
+        return Record(RecordKind.STATE, self.head(segments), encode(tables))
 
-    def head(self) -> dict[str, Any]:
+    def head(self, segments: list[Any]) -> dict[str, Any]:
         return {
             "format": _FORMAT,
             "flow": _identity(self._flow),
@@ -86,28 +96,40 @@ class IngestState:
                     "newest_us": stamper.newest_us,
                     "late": stamper.late,
                     "trimmed": self.trimmed[name],
+                    "forgotten": self.forgotten[name],
                 }
                 for name, stamper in self.stampers.items()
             },
+            "segments": segments,
             "clients": self.clients.state(),
         }
 
     def _restore(self, record: Record) -> None:
-        if record.head.get("format") != _FORMAT:
-            raise EnvironmentFailed(
-                "The run's log was written by another version of Understudy, which has another format. "
-                "Finish the run with that version, or start a new run in a new folder."
-            )
-        _require_same_flow(self._flow, record.head["flow"])
+        require_readable(self._flow, record.head)
         tables = decode(record.body)
         require(set(record.head["sources"]) == set(self.stampers), "a state lacks a source of its flow")
         for name, stamper in self.stampers.items():
             facts = record.head["sources"][name]
-            stamper.through, stamper.last_rows = facts["through"], facts["last_rows"]
-            stamper.newest_us, stamper.late = facts["newest_us"], facts["late"]
-            self.trimmed[name] = facts["trimmed"]
-            stamper.hold(tables[name])
+            restore_stamper(stamper, facts, tables[name])
+            self.trimmed[name], self.forgotten[name] = facts["trimmed"], facts["forgotten"]
         self.clients.restore(record.head["clients"])
+
+
+def restore_stamper(stamper: Stamper, facts: dict[str, Any], open_rows: pa.Table) -> None:
+    """Give a new stamper what a STATE record says of its source."""
+    stamper.through, stamper.last_rows = facts["through"], facts["last_rows"]
+    stamper.newest_us, stamper.late = facts["newest_us"], facts["late"]
+    stamper.hold(open_rows)
+
+
+def require_readable(flow: Flow, head: dict[str, Any]) -> None:
+    """Refuse the head of a STATE record that this version cannot read, or that is of another flow."""
+    if head.get("format") != _FORMAT:
+        raise EnvironmentFailed(
+            "The run's log was written by another version of Understudy, which has another format. "
+            "Finish the run with that version, or start a new run in a new folder."
+        )
+    _require_same_flow(flow, head["flow"])
 
 
 def _identity(flow: Flow) -> dict[str, Any]:
