@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
-
 from saving_kit import moved_on_close
+
 from understudy.runtime.saving.opening import open_place
 from understudy.runtime.saving.places import Place
 

@@ -32,14 +32,21 @@ def bucket(number: int, payload: bytes | None = None) -> Bucket:
     return Bucket(number) if payload is None else Bucket(number, payload, len(payload))
 
 
-def outlet(kept: Sequence[Bucket], *, gone_through: int = NOTHING, produced_through: int | None = None) -> OutletState:
+def outlet(
+    kept: Sequence[Bucket], *, gone_through: int = NOTHING, produced_through: int | None = None
+) -> OutletState:
     last = kept[-1].number if kept else gone_through
     return OutletState(
-        tuple(kept), last if produced_through is None else produced_through, gone_through, ((0, 3), (1, NOTHING))
+        tuple(kept),
+        last if produced_through is None else produced_through,
+        gone_through,
+        ((0, 3), (1, NOTHING)),
     )
 
 
-def state(through: int, kept: Sequence[Bucket] = (), *, gone_through: int = NOTHING, version: int = 1) -> CopyState:
+def state(
+    through: int, kept: Sequence[Bucket] = (), *, gone_through: int = NOTHING, version: int = 1
+) -> CopyState:
     return CopyState(version, through, ((C, outlet(kept, gone_through=gone_through)),))
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from saving_kit import (
     RUN,
     SHELF,
@@ -20,10 +20,11 @@ from saving_kit import (
     set_aside,
     snapshots,
 )
+
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving import shelf as shelf_module
 from understudy.runtime.saving.manifest import Object, decode
-from understudy.runtime.saving.places import Place
+from understudy.runtime.saving.places import Place, digest_of
 from understudy.runtime.saving.store import SnapshotStore
 
 KEPT_AT_40 = [bucket(1, b"one"), bucket(2)]
@@ -120,7 +121,9 @@ def test_a_damaged_object_is_not_taken_for_good_by_the_next_save(place: Place, t
         assert (found.state.through, found.passed_over) == (60, ())
 
 
-def test_an_object_that_is_gone_or_cut_is_written_again_by_the_next_save(place: Place, tmp_path: Path) -> None:
+def test_an_object_that_is_gone_or_cut_is_written_again_by_the_next_save(
+    place: Place, tmp_path: Path
+) -> None:
     saver = saved_twice(place, tmp_path)
     shared = file_of_newest(place, "checkpoint/state/0/0/1.snapshot").digest
     cut(place, f"{SHELF}/objects/{shared}")
@@ -177,20 +180,18 @@ def test_what_is_set_aside_is_bounded(place: Place, tmp_path: Path, monkeypatch:
 def test_a_snapshot_of_another_version_is_neither_passed_over_nor_cleaned_away(
     place: Place, tmp_path: Path
 ) -> None:
-    saver = saved_twice(place, tmp_path)
+    saved_twice(place, tmp_path)
     said = json.loads(place.read(newest(place), no_tick))
     said["layout"] = 99
     said.pop("digest")
-    from understudy.runtime.saving.manifest import _digest
-
-    rewrite(place, newest(place), json.dumps({**said, "digest": _digest(said)}).encode())
+    digest = digest_of([json.dumps(said, sort_keys=True).encode()])
+    rewrite(place, newest(place), json.dumps({**said, "digest": digest}).encode())
     before = (snapshots(place), objects(place))
     with pytest.raises(EnvironmentFailed, match="layout 99"):
         restored(place, tmp_path / "into")
     with pytest.raises(EnvironmentFailed, match="layout 99"):
         Saver(place, tmp_path).save(80, KEPT_AT_60)
     assert (snapshots(place), objects(place)) == before
-    del saver
 
 
 # --- what is no damage -----------------------------------------------------------------------------------
@@ -239,10 +240,12 @@ def test_a_snapshot_that_expires_while_it_is_read_is_no_damaged_one(
     saver = saved_twice(place, tmp_path)
     honest = place.download
     later = [80, 100]
+    meanwhile = threading.Lock()
 
     def download(name: str, target: Path, tick: Callable[[], None]) -> None:
-        while later:
-            saver.save(later.pop(0), KEPT_AT_60)
+        with meanwhile:
+            while later:
+                saver.save(later.pop(0), KEPT_AT_60)
         honest(name, target, tick)
 
     monkeypatch.setattr(place, "download", download)

@@ -1,4 +1,4 @@
-"""A store that fails in the middle of a save: the save says so, no half snapshot is listed, the next works."""
+"""A store that fails in the middle of a save: the save says so, nothing is listed, and the next one works."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from saving_kit import RUN, SHELF, P, Saver, bucket, files_of, objects, restored, sealed, snapshots, state
 
 from disk_kit import DiskRecord
-from saving_kit import RUN, SHELF, P, Saver, bucket, files_of, objects, restored, sealed, snapshots, state
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving import store as store_module
 from understudy.runtime.saving.local import LocalPlace
@@ -98,18 +98,18 @@ def test_a_store_that_never_answers_fails_in_bounded_time(
     def hang(*_: object) -> None:
         forever.wait(60)
 
-    for method in ("write", "upload", "files", "read", "delete"):
+    for through, method in enumerate(("write", "upload", "files", "read", "delete"), 60):
         with monkeypatch.context() as patch:
             patch.setattr(place, method, hang)
             began = time.monotonic()
             if method == "delete":
-                assert Saver(place, tmp_path, keep=1).save(60).kept == 2
+                assert Saver(place, tmp_path, keep=1).save(through).kept == 2
             elif method == "read":
                 with pytest.raises(EnvironmentFailed, match=r"there was no answer for 0\.3 s"):
                     restored(place, tmp_path / "into")
             else:
                 with pytest.raises(EnvironmentFailed, match=r"there was no answer for 0\.3 s"):
-                    saver.save(60, KEPT)
+                    saver.save(through, KEPT)
             assert time.monotonic() - began < 5
     forever.set()
     assert saver.save(80, KEPT).kept == 2
@@ -133,7 +133,9 @@ def test_a_second_save_of_a_partition_does_not_wait_for_ever_for_the_first(
         first.start()
         assert begun.wait(10)
         place.silence_s = 0.2
-        with pytest.raises(EnvironmentFailed, match=r"An earlier snapshot of sessions/0 is still being saved"):
+        with pytest.raises(
+            EnvironmentFailed, match=r"An earlier snapshot of sessions/0 is still being saved"
+        ):
             saver.save(60)
         go_on.set()
         first.join(30)
@@ -162,7 +164,9 @@ def test_the_probe_tries_all_and_leaves_nothing(place: Place) -> None:
     assert place.files(RUN) == []
 
 
-@pytest.mark.parametrize(("method", "said"), [("write", "written"), ("read", "read"), ("delete", "deleted from")])
+@pytest.mark.parametrize(
+    ("method", "said"), [("write", "written"), ("read", "read"), ("delete", "deleted from")]
+)
 def test_the_probe_says_what_cannot_be_done(
     place: Place, monkeypatch: pytest.MonkeyPatch, method: str, said: str
 ) -> None:
@@ -272,7 +276,9 @@ def test_everything_is_on_disk_before_it_counts(tmp_path: Path, monkeypatch: pyt
         unfinished = step.split()[1]
         assert record.steps.index(f"sync {unfinished}") < record.steps.index(step)
     manifest_at = record.steps.index(next(s for s in record.steps if s.endswith(renamed[-1])))
-    last_object_at = max(at for at, s in enumerate(record.steps) if s.startswith("rename") and "/objects/" in s)
+    last_object_at = max(
+        at for at, s in enumerate(record.steps) if s.startswith("rename") and "/objects/" in s
+    )
     assert f"sync {SHELF}/objects" in record.steps[last_object_at:manifest_at]
     assert record.steps[-1] == f"sync {SHELF}/snapshots"
     record.steps.clear()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from saving_kit import RUN, C, P, bucket, sealed
+
 from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.outlet import OutletState
 from understudy.core.replica.events import CopyState

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from saving_kit import P, Saver, bucket, objects, restored, set_aside, snapshots, state
+
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving import cleaning
 from understudy.runtime.saving import store as store_module

@@ -21,16 +21,21 @@ import pyarrow.fs as pafs
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.saving.bounded import Bounded
 from understudy.runtime.saving.local import LocalPlace
-from understudy.runtime.saving.places import Place
+from understudy.runtime.saving.places import Place, brief
 from understudy.runtime.saving.remote import RemotePlace
 
 FORMS = "a folder, file:///folder, s3://bucket/folder, gs://bucket/folder or hdfs://host:port/folder"
 #: How long a file system may take to answer the first request.
 OPENING_S = 10.0
 _CONNECT_S = 3
-#: Of one request that makes no progress; all attempts together stay below `RemotePlace.silence_s`.
-_REQUEST_S = 8
-_ATTEMPTS = 3
+#: Of one request that makes no progress. All attempts together stay below `RemotePlace.silence_s`; a process
+#: cannot end before a client has given up.
+_REQUEST_S = 5
+_ATTEMPTS = 2
+_ADVICE = {
+    "hdfs": "Check its address. A client needs JAVA_HOME, HADOOP_HOME with libhdfs, and Hadoop's CLASSPATH.",
+    "other": "Check its address, its bucket and its keys, and that this machine reaches it.",
+}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -63,6 +68,7 @@ def open_place(url: str) -> Place:
     system does not answer.
     """
     shown, make = _recognised(url)
+    scheme = "hdfs" if shown.startswith(("hdfs://", "viewfs://")) else "other"
     bounded = Bounded(OPENING_S)
 
     def opened(_tick: object) -> Place:
@@ -76,18 +82,13 @@ def open_place(url: str) -> Place:
         raise UserError(f"Snapshots cannot be kept in {shown}: {problem}. Name a folder.") from problem
     except ValueError as problem:
         raise UserError(
-            f"{shown} with the options after it is no place for snapshots: {_brief(problem)}. "
+            f"{shown} with the options after it is no place for snapshots: {brief(problem)}. "
             f"Name {FORMS}, with options that the file system knows."
         ) from problem
     except (OSError, pa.ArrowException) as problem:
         raise EnvironmentFailed(
-            f"The store of snapshots {shown} does not answer: {_brief(problem)}. "
-            f"Check its address, its bucket and its keys, and that this machine reaches it."
+            f"The store of snapshots {shown} does not answer: {brief(problem)}. {_ADVICE[scheme]}"
         ) from problem
-
-
-def _brief(problem: Exception) -> str:
-    return str(problem).strip().rstrip(".")
 
 
 def _recognised(url: str) -> tuple[str, Callable[[], Place]]:

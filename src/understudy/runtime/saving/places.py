@@ -110,3 +110,8 @@ def digest_of_file(path: Path, tick: Tick) -> tuple[int, str]:
             size_bytes += len(piece)
             tick()
     return size_bytes, digest.hexdigest()
+
+
+def brief(problem: Exception) -> str:
+    """The first line of what a library says; some go on for a hundred."""
+    return (str(problem).strip().splitlines() or [type(problem).__name__])[0].rstrip(".")

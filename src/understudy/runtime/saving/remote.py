@@ -11,7 +11,6 @@ These services answer for what they have confirmed; there is nothing to sync.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -97,11 +96,16 @@ class RemotePlace(Place):
                 file.write(piece)
 
     def move(self, name: str, to: str) -> None:
-        # HDFS refuses to move a file onto another one.
-        if not self._whole_on_close:
-            with contextlib.suppress(FileNotFoundError):
-                self.delete(to)
-        self._files.move(self._at(name), self._at(to))
+        try:
+            self._files.move(self._at(name), self._at(to))
+        except FileNotFoundError:
+            raise
+        except OSError:
+            # HDFS refuses to move a file onto another one.
+            if self._files.get_file_info(self._at(to)).type != pafs.FileType.File:
+                raise
+            self._files.delete_file(self._at(to))
+            self._files.move(self._at(name), self._at(to))
 
     def delete(self, name: str) -> None:
         self._files.delete_file(self._at(name))

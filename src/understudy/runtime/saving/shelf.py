@@ -22,7 +22,7 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving.bounded import Bounded, Tick
 from understudy.runtime.saving.layout import OBJECTS, SET_ASIDE, SNAPSHOTS, SnapshotName
 from understudy.runtime.saving.manifest import Manifest, Object, decode
-from understudy.runtime.saving.places import Entry, Parts, Place, digest_of_file
+from understudy.runtime.saving.places import Entry, Parts, Place, brief, digest_of_file
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +72,13 @@ def failing(what: str) -> Iterator[None]:
 
 def failure(what: str, problem: Exception) -> EnvironmentFailed:
     """What failed, why, and what to do."""
-    why = str(problem).strip().rstrip(".")
     if isinstance(problem, OSError) and problem.errno in _FULL:
         then = "Free the disk."
     elif isinstance(problem, TimeoutError):
         then = "Check that the file system answers."
     else:
         then = "Check that the file system can be reached and may be written."
-    return EnvironmentFailed(f"{what}: {why}. {then}")
+    return EnvironmentFailed(f"{what}: {brief(problem)}. {then}")
 
 
 def _snapshots(files: Sequence[Entry]) -> list[SnapshotName]:
@@ -182,8 +181,8 @@ class Shelf:
 
     def make_folders(self) -> None:
         with failing(f"The folder {self.shown()} cannot be made"):
-            folders = [self.path(OBJECTS), self.path(SNAPSHOTS)]
-            self._bounded.each(lambda folder, _tick: self.place.make_folder(folder), folders)
+            self._bounded.one(lambda _tick: self.place.make_folder(self.path(OBJECTS)))
+            self._bounded.one(lambda _tick: self.place.make_folder(self.path(SNAPSHOTS)))
 
     def write_objects(self, objects: Mapping[Object, Path | Parts]) -> None:
         """Write objects, which count only once this has returned."""
