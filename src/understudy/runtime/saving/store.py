@@ -1,0 +1,250 @@
+"""The durable store of a run's snapshots: what a run goes on from after all copies of a partition are gone.
+
+A node saves what its engine has linked (`engine.storing`), with the state of the copy beside it. The store
+keeps contents by their digest, so a save writes what is new, and snapshots share what they have in common. A
+manifest comes last and makes the snapshot exist; a save that fails before leaves nothing that is listed.
+
+Which files there are is in `layout`, what is deleted and how two processes on one partition get along in
+`cleaning`, and what a reader does about damage in `restoring`. Every method blocks, and none for ever: one
+that makes no progress for a time raises `EnvironmentFailed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from understudy.core.bucket import BucketId
+from understudy.core.errors import require
+from understudy.core.replica.events import CopyState
+from understudy.core.shape.partition import Partition
+from understudy.engine.storing import MANIFEST, read_manifest
+from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.saving.bounded import Bounded, Tick
+from understudy.runtime.saving.chains import Chains, plan
+from understudy.runtime.saving.cleaning import clean
+from understudy.runtime.saving.layout import SNAPSHOTS, SnapshotName, partition_folder, partition_of, quoted
+from understudy.runtime.saving.manifest import Manifest, Object, encode
+from understudy.runtime.saving.opening import OPENING_S, open_place
+from understudy.runtime.saving.places import UNFINISHED, Parts, Place, digest_of
+from understudy.runtime.saving.restoring import Restored, restore_newest
+from understudy.runtime.saving.shelf import Contents, Shelf, failing, failure
+
+#: How often a save begins again because another process deleted what it had found.
+_ATTEMPTS_MAX = 3
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A snapshot that the store now holds."""
+
+    through: BucketId
+    floor: BucketId
+    """The `through` of the oldest snapshot of the partition that is kept: only later input can be needed."""
+    kept: int
+    """How many snapshots of the partition are kept."""
+    bytes_written: int
+    files_written: int
+    """Its new objects and its manifest."""
+    size_bytes: int
+    """All that it consists of, shared with other snapshots or not."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A snapshot in the store, as its manifest describes it."""
+
+    through: BucketId
+    saved_at: float
+    """Wall time of the process that saved it, in seconds."""
+    size_bytes: int
+
+
+class SnapshotStore:
+    """The snapshots of one run. Methods may be called from any thread."""
+
+    def __init__(self, place: Place, run: str, *, keep: int = 2) -> None:
+        require(keep >= 1, f"a store keeps at least one snapshot of each partition, not {keep}")
+        require(bool(run), "a run has a name")
+        self._place = place
+        self._run = quoted(run)
+        self._keep = keep
+        self._writer = uuid.uuid4().hex[:12]
+        self._bounded = Bounded(place.silence_s)
+        self._shelves: dict[Partition, _Saving] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, url: str, run: str, *, keep: int = 2) -> SnapshotStore:
+        """The store at a URL. Raises `UserError` or `EnvironmentFailed`, as `open_place` does."""
+        return cls(open_place(url), run, keep=keep)
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without keys and passwords."""
+        return self._place.url
+
+    def probe(self) -> None:
+        """Raise `EnvironmentFailed`, in bounded time, unless the store can be written, read and deleted."""
+        name = f"{self._run}/{UNFINISHED}probe-{uuid.uuid4().hex}"
+        word = name.encode()
+        step = "written"
+
+        def try_all(_tick: Tick) -> None:
+            nonlocal step
+            self._place.make_folder(self._run)
+            self._place.write(name, [word], lambda: None)
+            step = "read"
+            if self._place.read(name, lambda: None) != word:
+                raise OSError("a file did not have the contents that were written")
+            step = "deleted from"
+            self._place.delete(name)
+
+        try:
+            self._bounded.one(try_all, silence_s=OPENING_S)
+        except (OSError, pa.ArrowException) as problem:
+            raise failure(f"The store of snapshots {self.url} cannot be {step}", problem) from problem
+
+    def save(self, partition: Partition, folder: Path, state: CopyState) -> Saved:
+        """Save a sealed snapshot and the state that belongs to it.
+
+        When this returns, the snapshot outlives the loss of this machine's power, or of this machine if the
+        store is elsewhere. Raises `EnvironmentFailed` if it was not saved; the next save may succeed.
+        """
+        try:
+            return self._saving(partition).save(folder, state)
+        except FileNotFoundError as problem:
+            where = self._place.path(self._run)
+            raise failure(f"A snapshot of {partition} cannot be saved to {where}", problem) from problem
+
+    def restore(self, partition: Partition, into: Path) -> Restored | None:
+        """Bring back the newest snapshot that is whole into a folder, which is emptied first.
+
+        None if there never was any. Raises `EnvironmentFailed` if there are some and none is whole, or if the
+        store does not answer.
+        """
+        return restore_newest(self._shelf(partition), into)
+
+    def listed(self, partition: Partition) -> list[Listed]:
+        """The snapshots of a partition, newest first, without those whose manifest is damaged."""
+        return [
+            Listed(manifest.through, manifest.saved_at, manifest.size_bytes)
+            for manifest in self._saving(partition).shelf.manifests()
+        ]
+
+    def partitions(self) -> list[Partition]:
+        """The partitions that the store has a folder of."""
+        with failing(f"The store of snapshots {self._place.path(self._run)} cannot be listed"):
+            folders = self._bounded.one(lambda _tick: self._place.folders(self._run))
+        return sorted(filter(None, map(partition_of, folders)))
+
+    def _shelf(self, partition: Partition) -> Shelf:
+        return Shelf(self._place, self._bounded, f"{self._run}/{partition_folder(partition)}", partition)
+
+    def _saving(self, partition: Partition) -> _Saving:
+        with self._lock:
+            if partition not in self._shelves:
+                self._shelves[partition] = _Saving(self._shelf(partition), self._writer, self._keep)
+            return self._shelves[partition]
+
+
+class _Saving:
+    """Saves of one partition, one at a time, each of which goes on from what the last one wrote."""
+
+    def __init__(self, shelf: Shelf, writer: str, keep: int) -> None:
+        self.shelf = shelf
+        self._writer = writer
+        self._keep = keep
+        self._chains: Chains = {}
+        self._busy = threading.Lock()
+
+    def save(self, folder: Path, state: CopyState) -> Saved:
+        with self._alone():
+            began = time.monotonic()
+            files = _files_of(folder)
+            self.shelf.make_folders()
+            bytes_written = files_written = 0
+            for _ in range(_ATTEMPTS_MAX):
+                name, manifest, new, chains = self._written(files, state)
+                bytes_written += sum(new)
+                files_written += len(new)
+                contents = self.shelf.look()
+                if not contents.lacks(manifest):
+                    break
+                self.shelf.delete(SNAPSHOTS, [str(name)])
+            else:
+                raise EnvironmentFailed(
+                    f"A snapshot of {self.shelf.partition} cannot be saved to {self.shelf.shown()}: another "
+                    f"process deletes what this one writes. Check that only one run has this name."
+                )
+            self._chains = chains
+            stay = clean(self.shelf, contents, self._keep)
+            return Saved(
+                state.through,
+                min((each.through for each in stay), default=state.through),
+                len(stay),
+                bytes_written,
+                files_written,
+                manifest.size_bytes,
+                time.monotonic() - began,
+            )
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A second save of one partition waits for the first, as long as a transfer may stand still."""
+        if not self._busy.acquire(timeout=self.shelf.place.silence_s):
+            raise EnvironmentFailed(
+                f"An earlier snapshot of {self.shelf.partition} is still being saved. "
+                f"Check that {self.shelf.shown()} answers."
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _written(
+        self, files: dict[str, tuple[Object, Path | Parts]], state: CopyState
+    ) -> tuple[SnapshotName, Manifest, list[int], Chains]:
+        """Write what the shelf lacks, then the manifest; also returns the sizes of all that was written."""
+        contents = self.shelf.look()
+        planned = plan(state, self._chains, contents.has)
+        manifest = Manifest(
+            self.shelf.partition,
+            state.version,
+            state.through,
+            time.time(),
+            tuple((name, each) for name, (each, _) in files.items()),
+            planned.outlets,
+        )
+        sources: dict[Object, Path | Parts] = {**dict(files.values()), **planned.new}
+        new = {each: source for each, source in sources.items() if not contents.has(each)}
+        self.shelf.write_objects(new)
+        name = SnapshotName(state.through, _next_sequence(contents), self._writer)
+        encoded = encode(manifest)
+        self.shelf.write_manifest(name, encoded)
+        return name, manifest, [*(each.size_bytes for each in new), len(encoded)], planned.chains
+
+
+def _next_sequence(contents: Contents) -> int:
+    known = (*contents.manifests, *contents.unreadable)
+    return max((name.sequence for name in known), default=0) + 1
+
+
+def _files_of(folder: Path) -> dict[str, tuple[Object, Path | Parts]]:
+    """The files of a sealed snapshot, by their path in its folder."""
+    files: dict[str, tuple[Object, Path | Parts]] = {
+        name: (Object(file["digest"], file["size_bytes"]), folder / name)
+        for name, file in read_manifest(folder)["files"].items()
+    }
+    # Its own manifest does not name itself.
+    contents = (folder / MANIFEST).read_bytes()
+    files[MANIFEST] = Object(digest_of([contents]), len(contents)), [contents]
+    return files
