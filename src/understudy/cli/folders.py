@@ -13,15 +13,21 @@ from understudy.runtime.settings import FILE, RunSettings
 RUNS = Path("runs")
 
 
-def fresh_folder(wanted: str | None, flow_name: str) -> Path:
-    """The folder for a new run. One that holds a run already is refused: its log would be taken for ours."""
+def folder_for_run(wanted: str | None, flow_name: str) -> Path:
+    """The folder for a run: a new one, or the one named, which may hold a run that goes on."""
     if wanted is None:
         return _new_run_folder(RUNS.resolve(), flow_name)
     folder = Path(wanted).resolve()
-    if (folder / FILE).exists():
-        raise UserError(f"{wanted} holds a run already. Name a folder that does not exist yet.")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{wanted} is a file. Name a folder for the run.")
+    return folder
+
+
+def fresh_folder(wanted: str | None, flow_name: str) -> Path:
+    """The folder for a new run, which must not hold one."""
+    folder = folder_for_run(wanted, flow_name)
+    if (folder / FILE).exists():
+        raise UserError(f"{wanted} holds a run already. Name a folder that does not exist yet.")
     return folder
 
 

@@ -14,6 +14,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
@@ -37,6 +38,8 @@ class Interruption:
         self._end_timeout_s = end_timeout_s
         self._event = threading.Event()
         self._over = threading.Event()
+        self._granted_s = 0.0
+        self._again = False
         self._former: dict[signal.Signals, Any] = {}
         self._number: signal.Signals | None = None
         self._reading, self._writing = -1, -1
@@ -44,6 +47,16 @@ class Interruption:
     @property
     def asked(self) -> bool:
         return self._event.is_set()
+
+    @property
+    def asked_again(self) -> bool:
+        """Whether the user has asked to end a second time since `grant`."""
+        return self._again
+
+    def grant(self, seconds: float) -> None:
+        """The command may take so much longer to end: it saves what it has. A further signal is `asked_again`."""
+        self._granted_s += seconds
+        self._again = False
 
     @property
     def exit_code(self) -> int:
@@ -94,6 +107,7 @@ class Interruption:
         os.close(self._writing)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self._again = True
         if self._number is None:
             self._number = signal.Signals(number)
             os.write(self._writing, b"!")
@@ -103,5 +117,7 @@ class Interruption:
         os.close(self._reading)
         if asked:
             self._event.set()
-            if not self._over.wait(self._end_timeout_s):
-                leave_at_once(self.exit_code)
+            deadline = time.monotonic() + self._end_timeout_s
+            while not self._over.wait(0.2):
+                if time.monotonic() > deadline + self._granted_s:
+                    leave_at_once(self.exit_code)

@@ -78,7 +78,9 @@ class _Known:
 
 
 def _asked(settings: RunSettings) -> _Known:
-    with Coordination(settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S) as coordination:
+    with Coordination(
+        settings.zookeeper, settings.coordinates, connect_timeout_s=_CONNECT_TIMEOUT_S
+    ) as coordination:
         members = coordination.members()
         stored = coordination.view()
     pids: dict[str, int] = {}

@@ -58,7 +58,7 @@ def parser() -> ArgumentParser:
     commands = command_line.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Command
     )
-    for add in (_setup, _run, _demo, _status, _kill, _move, _drain, _check, _simulate, _explain):
+    for add in (_setup, _run, _stop, _demo, _status, _kill, _move, _drain, _check, _simulate, _explain):
         add(commands)
     return command_line
 
@@ -91,12 +91,12 @@ def _run(commands: Any) -> None:
         "run",
         "run a flow on this machine, as replicas that cover for each other",
         "Starts ZooKeeper, a gateway and the nodes, and ends them all when the flow's sources have "
-        "ended, or on Ctrl-C.",
+        "ended, or on Ctrl-C. With the folder of a run that was stopped or that broke, the run goes on.",
         "understudy run sessions.py --policy pair --replicas 3 --standby 1\n"
         "  understudy run sessions.py --policy flux --nodes 4 --partitions 4",
     )
     made.add_argument("flow", metavar="FLOW.py", help="the Python file that builds the flow")
-    made.add_argument("--policy", choices=sorted(POLICIES), default="pair", help="how the flow is protected")
+    made.add_argument("--policy", choices=sorted(POLICIES), help="how the flow is protected (pair)")
     _replicas(made)
     made.add_argument(
         "--nodes",
@@ -120,21 +120,47 @@ def _run(commands: Any) -> None:
     made.add_argument(
         "--silence-ms",
         type=_count(SILENCE_MS_MIN),
-        default=Policy.silence_ms,
         metavar="MS",
         help=f"a replica that hangs this long counts as dead ({Policy.silence_ms})",
     )
     made.add_argument(
         "--zookeeper", type=_address, metavar="HOST:PORT", help="use this ZooKeeper instead of an own one"
     )
-    made.add_argument("--folder", metavar="DIR", help="the run's folder (a new one under runs/)")
-    made.add_argument("--port", type=_count(0, 65535), default=0, metavar="P", help="the gateway's port")
     made.add_argument(
-        "--heap", type=_count(_HEAP_MB_MIN), default=640, metavar="MB", help="memory for each node's Java"
+        "--folder",
+        metavar="DIR",
+        help="the run's folder (a new one under runs/). One that holds a run that was stopped, or that broke: "
+        "the run goes on, as it was unless other options say otherwise",
+    )
+    made.add_argument(
+        "--snapshot-every",
+        type=_seconds,
+        metavar="S",
+        help="how often the state is saved, so that the run can go on from it (10); 0: never",
+    )
+    made.add_argument(
+        "--store",
+        metavar="URL",
+        help="where the state is saved: a folder, or a file system such as s3://bucket/path (in the run's folder)",
+    )
+    made.add_argument("--port", type=_count(0, 65535), metavar="P", help="the gateway's port")
+    made.add_argument(
+        "--heap", type=_count(_HEAP_MB_MIN), metavar="MB", help="memory for each node's Java (640)"
     )
     made.add_argument("--no-history", action="store_true", help="do not record what happens for `check`")
     made.add_argument("--seconds", type=_positive, metavar="S", help="end after this long, start included")
     made.add_argument("--plain", action="store_true", help="lines of text instead of a live view")
+
+
+def _stop(commands: Any) -> None:
+    made = _command(
+        commands,
+        "stop",
+        "stop a run in good order, with its state saved",
+        "As Ctrl-C at `understudy run` does. The same `understudy run FLOW.py --folder RUN` goes on with it.",
+        "understudy stop runs/sessions-20260101-120000",
+    )
+    made.add_argument("folder", nargs="?", metavar="RUN", help="the run's folder (the newest under runs/)")
 
 
 def _replicas(made: ArgumentParser) -> None:
@@ -322,6 +348,16 @@ def _positive(text: str) -> float:
         number = 0.0
     if not 0 < number < 1e9:
         raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not (number == 0 or 0.1 <= number < 1e6):
+        raise argparse.ArgumentTypeError(f"must be 0, or a number of seconds from 0.1 on, not {text!r}")
     return number
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
+from understudy.cli.chosen import chosen_settings
 from understudy.cli.folders import (
-    fresh_folder,
+    folder_for_run,
     log_into,
     make,
     outputs,
@@ -22,19 +22,21 @@ from understudy.cli.folders import (
 )
 from understudy.cli.interruption import Interrupted, Interruption
 from understudy.cli.picture import figures, node_lines
-from understudy.cli.policies import chosen_policy, titled
+from understudy.cli.policies import titled
+from understudy.cli.saved import SavedNews, goes_on_from, open_store, save_last
 from understudy.cli.view import RunView, view_for
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
-from understudy.flow.policy import Policy
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import require_free_port
+from understudy.runtime.folder_lock import lock_of_run
 from understudy.runtime.gateway.process import FACT
+from understudy.runtime.going_on import next_generation
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process import leave_failure
 from understudy.runtime.process_tree import end_descendants
-from understudy.runtime.settings import RunSettings
+from understudy.runtime.settings import FILE, RunSettings
 
 LOST = 1
 _PERIOD_S = 0.5
@@ -45,30 +47,19 @@ _AWAY_S = 3.0
 
 def execute(arguments: Namespace) -> int:
     flow = load(arguments.flow)
-    policy = chosen_policy(arguments.policy, arguments.replicas, silence_ms=arguments.silence_ms)
-    nodes, standby = _node_counts(arguments, policy)
-    require_empty_outputs(flow)
+    settings = chosen_settings(arguments, flow, folder_for_run(arguments.folder, flow.name))
+    goes_on = (settings.path / FILE).exists()
+    if not goes_on:
+        require_empty_outputs(flow)
     require_inputs(flow)
-    require_free_port("The gateway", RunSettings.host, arguments.port)
-    folder = fresh_folder(arguments.folder, flow.name)
-    settings = RunSettings(
-        run=folder.name,
-        flow_path=str(Path(arguments.flow).resolve()),
-        folder=str(folder),
-        zookeeper=arguments.zookeeper or "",
-        policy=policy,
-        nodes=nodes,
-        partitions=_partitions(arguments, policy),
-        gateway_port=arguments.port,
-        heap_mb=arguments.heap,
-        history=not arguments.no_history,
-    )
-    title = f"{flow.name}, policy {titled(policy.name, policy.replicas)}"
+    title = f"{flow.name}, policy {titled(settings.policy.name, settings.policy.replicas)}"
     with Interruption() as interruption, view_for(title, plain=arguments.plain) as view:
-        view.say(f"run folder {folder}")
+        view.say(f"run folder {settings.folder}")
         try:
-            with interruption.unless(lambda: _local_run(settings, nodes, standby, view)) as run:
+            with interruption.unless(lambda: _local_run(settings, goes_on, view)) as run:
                 code = _looked_after(run, view, interruption, arguments.seconds)
+                if settings.saves and not run.finished:
+                    save_last(run, view, interruption)
                 view.say("ending every process")
         except Interrupted:
             end_descendants()
@@ -78,48 +69,31 @@ def execute(arguments: Namespace) -> int:
     return code
 
 
-def _node_counts(arguments: Namespace, policy: Policy) -> tuple[int, int]:
-    nodes = policy.nodes_usual if arguments.nodes is None else arguments.nodes
-    standby = policy.standby if arguments.standby is None else arguments.standby
-    if nodes < policy.nodes_least:
-        raise UserError(
-            f"policy {policy.name!r} needs {policy.nodes_least} nodes, not {nodes}: one for each replica. "
-            "Leave --nodes out, or choose --policy none."
-        )
-    if policy.isolated and nodes % policy.replicas:
-        raise UserError(
-            f"policy {policy.name!r} needs a multiple of {policy.replicas} nodes, as many for each replica "
-            f"of the flow, not {nodes}."
-        )
-    if policy.isolated and standby:
-        raise UserError(
-            f"policy {policy.name!r} replaces no node, so a standby would wait for ever. "
-            "Leave --standby out, or choose --policy flux."
-        )
-    return nodes, standby
-
-
-def _partitions(arguments: Namespace, policy: Policy) -> int:
-    if arguments.partitions is not None and not policy.partitioned:
-        raise UserError(
-            f"policy {policy.name!r} does not split fragments into partitions. "
-            "Leave --partitions out, or choose --policy flux."
-        )
-    return arguments.partitions or 0
-
-
-def _local_run(settings: RunSettings, nodes: int, standby: int, view: RunView) -> LocalRun:
-    if settings.zookeeper:
-        return LocalRun(settings, nodes=nodes, standby=standby, respawn=True)
+def _local_run(settings: RunSettings, goes_on: bool, view: RunView) -> LocalRun:
+    """The run, not started yet but for a ZooKeeper of its own."""
     make(settings.path)
-    view.say("starting ZooKeeper")
-    return LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby, respawn=True)
+    lock = lock_of_run(settings.path)
+    lock.take()
+    try:
+        require_free_port("The gateway", settings.host, settings.gateway_port)
+        store = open_store(settings)
+        if goes_on:
+            view.say(goes_on_from(settings, store))
+            settings = next_generation(settings)
+        nodes, standby = settings.nodes, settings.standby
+        if settings.zookeeper:
+            return LocalRun(settings, nodes=nodes, standby=standby, respawn=True, lock=lock)
+        view.say("starting ZooKeeper")
+        return LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby, respawn=True, lock=lock)
+    except BaseException:
+        lock.release()
+        raise
 
 
 def _looked_after(run: LocalRun, view: RunView, interruption: Interruption, seconds: float | None) -> int:
     """Keep the run going until it ends, one way or another; the exit code."""
     # Connected first: a ZooKeeper that does not answer is reported before anything else starts.
-    address, name = run.settings.zookeeper, run.settings.run
+    address, name = run.settings.zookeeper, run.settings.coordinates
     with interruption.unless(lambda: Coordination(address, name)) as coordination:
         _require_new_name(coordination)
         log_into(run.settings)
@@ -165,6 +139,7 @@ class _Shown:
         self._incarnations: dict[str, int] = {}
         self._failures: dict[str, int] = {}
         self._controller: str | None = None
+        self._saved = SavedNews(view)
         self._gateway = _Presence(view, "the gateway does not answer", "the gateway answers again")
         self._zookeeper = _Presence(
             view,
@@ -180,6 +155,7 @@ class _Shown:
             self._recent.append(status)
             while status["at_us"] - self._recent[0]["at_us"] > _RATE_OVER_S * 1e6:
                 self._recent.pop(0)
+            self._saved.note(status)
         if self._recent:
             # Before its first answer the gateway is not away, it starts.
             self._gateway.note(status is not None)

@@ -49,7 +49,9 @@ def connected(arguments: Namespace) -> Iterator[tuple[RunSettings, Coordination]
             f"Run {settings.run} has policy {settings.policy.name!r}, which runs one copy of everything; a "
             "copy moves only while another one goes on with the flow. Start it with --policy pair or flux."
         )
-    with Coordination(settings.zookeeper, settings.run, connect_timeout_s=_CONNECT_TIMEOUT_S) as coordination:
+    with Coordination(
+        settings.zookeeper, settings.coordinates, connect_timeout_s=_CONNECT_TIMEOUT_S
+    ) as coordination:
         yield settings, coordination
 
 

@@ -10,7 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 
-from understudy.core.bucket import Bucket
+from understudy.core.bucket import Bucket, BucketId
 from understudy.core.driver import Driver
 from understudy.core.host.host import Host
 from understudy.core.host.parcels import (
@@ -140,3 +140,9 @@ class Hosting(ABC):
 
     @abstractmethod
     def unlend(self, copy: Copy, epoch: int, version: int) -> None: ...
+
+    @abstractmethod
+    def save(self, copy: Copy, epoch: int, version: int) -> None: ...
+
+    @abstractmethod
+    def read_again(self, source: Copy, consumer: Copy, after: BucketId, bytes_max: int) -> None: ...

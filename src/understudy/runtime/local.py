@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from understudy.engine.jvm import sweep
@@ -29,6 +30,7 @@ from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.loading import load
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.folder_lock import FolderLock, lock_of_run, locks_of_outputs
+from understudy.runtime.going_on import next_incarnation
 from understudy.runtime.partitioning import topology_for
 from understudy.runtime.process import (
     END_TIMEOUT_S,
@@ -47,6 +49,8 @@ log = logging.getLogger(__name__)
 #: A little more than a process takes at most.
 STOP_TIMEOUT_S = END_TIMEOUT_S + 1.0
 ZOOKEEPER = "zookeeper"
+#: The file with the number of the process that started the others.
+LAUNCHER = "launcher"
 LAST_WORDS = "What its threads were at is in its .out.log."
 STATUS_TIMEOUT_S = 2.0
 #: With more nodes than this for each core, Java's optimising compiler costs more than it brings.
@@ -110,7 +114,7 @@ class LocalRun:
     ) -> None:
         self._folder_lock = lock or lock_of_run(settings.path)
         self._output_locks: list[FolderLock] = []
-        self.settings = suited(settings, nodes + standby)
+        self.settings = suited(replace(settings, standby=standby), nodes + standby)
         self.node_names = [f"node-{number}" for number in range(1, nodes + standby + 1)]
         self._places = nodes
         self._begun = False
@@ -127,16 +131,22 @@ class LocalRun:
 
     @classmethod
     def on_own_zookeeper(
-        cls, settings: RunSettings, *, nodes: int, standby: int = 0, respawn: bool = False
+        cls,
+        settings: RunSettings,
+        *,
+        nodes: int,
+        standby: int = 0,
+        respawn: bool = False,
+        lock: FolderLock | None = None,
     ) -> LocalRun:
         """A run with a ZooKeeper of its own, in the run's folder. It is started here."""
-        lock = lock_of_run(settings.path)
+        lock = lock or lock_of_run(settings.path)
         # Two servers on one folder would both fail, in words that nobody understands.
         lock.take()
         server = ZooKeeperServer(settings.path / ZOOKEEPER)
         try:
             server.start()
-            settings = replace(settings, zookeeper=server.address)
+            settings = replace(settings, zookeeper=server.address, own_zookeeper=True)
             return cls(settings, nodes=nodes, standby=standby, respawn=respawn, zookeeper=server, lock=lock)
         except BaseException:
             server.stop()
@@ -148,6 +158,7 @@ class LocalRun:
         self._output_locks = self._output_locks or locks_of_outputs(load(self.settings.flow_path))
         for lock in self._output_locks:
             lock.take()
+        (self.settings.path / LAUNCHER).write_text(f"{os.getpid()}\n")
         if not self.settings.gateway_port:
             # Chosen once, so that a gateway that is started again is found where it was.
             self.settings = replace(self.settings, gateway_port=_free_port(self.settings.host))
@@ -158,7 +169,8 @@ class LocalRun:
             keep_beating(file, self._ending.wait, lambda: server.answers)
         self._start("gateway", ["gateway", self.settings.folder])
         for name in self.node_names:
-            self._start(name, ["node", self.settings.folder, name])
+            incarnation = next_incarnation(self.settings, name)
+            self._start(name, ["node", self.settings.folder, name], incarnation)
 
     # --- looking -----------------------------------------------------------------------------------------
 
@@ -259,6 +271,10 @@ class LocalRun:
             raise ValueError(f"{name} is running")
         self._restart(child)
 
+    def save_and_hold(self) -> bool:
+        """Ask the gateway to take no more rows and to have every state saved; whether it answered."""
+        return self._status.tell("save", STATUS_TIMEOUT_S)
+
     def stop(self) -> None:
         """End everything: nodes and gateway in good order, then ZooKeeper. Nothing is left behind."""
         self._ending.set()
@@ -357,6 +373,14 @@ class LocalRun:
             raise EnvironmentFailed(f"{name} cannot be started: {problem}.") from problem
         with self._lock:
             self._children[name] = Child(name, command, process, pulse, incarnation, failures=failures)
+
+
+def launcher_pid(folder: Path) -> int | None:
+    """The process that started the run in this folder; None if that is not known."""
+    try:
+        return int((folder / LAUNCHER).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def suited(settings: RunSettings, nodes: int) -> RunSettings:

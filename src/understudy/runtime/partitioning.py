@@ -25,15 +25,24 @@ def topology_for(flow: Flow, settings: RunSettings) -> Topology:
 
 
 def host_for(
-    name: str, flow: Flow, settings: RunSettings, *, delivered: Mapping[str, BucketId] | None = None
+    name: str,
+    flow: Flow,
+    settings: RunSettings,
+    *,
+    delivered: Mapping[str, BucketId] | None = None,
+    trimmed: Mapping[str, BucketId] | None = None,
 ) -> Host:
-    """The host of one process of this run. Only a gateway has delivered anything."""
+    """The host of one process of this run. Only a gateway has delivered anything, or a log."""
     return Host(
         name,
         topology_for(flow, settings),
         settings.limits,
-        timing=Timing(absent_ms=ABSENT_SILENCES * settings.policy.silence_ms),
+        timing=Timing(
+            absent_ms=ABSENT_SILENCES * settings.policy.silence_ms,
+            save_ms=settings.snapshot_every_ms if settings.saves else 0,
+        ),
         delivered=delivered,
+        trimmed=trimmed,
         isolated=settings.policy.isolated,
     )
 
@@ -44,7 +53,15 @@ def controller_for(flow: Flow, settings: RunSettings) -> Callable[[View | None],
 
     def make(view: View | None) -> Controller:
         require_view(view, settings)
-        return Controller(topology, policy.replicas, settings.nodes, view, isolated=policy.isolated)
+        return Controller(
+            topology,
+            policy.replicas,
+            settings.nodes,
+            view,
+            isolated=policy.isolated,
+            saved=settings.saves,
+            first_epoch=settings.first_epoch,
+        )
 
     return make
 
@@ -54,5 +71,6 @@ def require_view(view: View | None, settings: RunSettings) -> None:
     if view is None and seated_file(settings.path).exists():
         raise EnvironmentFailed(
             f"ZooKeeper at {settings.zookeeper} does not know which nodes hold the state of this run: its "
-            "data is lost. Put it back if there is a copy, or start the flow again in a new folder."
+            "data is lost. Put it back if there is a copy. Or end the run and start it again in its folder: "
+            "if its state was saved, it goes on from there."
         )

@@ -14,7 +14,9 @@ from understudy.flow.policy import POLICIES, Policy
 
 FILE = "run.json"
 #: Another version of the program may keep other fields, or mean other things by them.
-FORMAT = 2
+FORMAT = 3
+#: More views than a run of one generation ever has.
+EPOCHS_MAX = 1_000_000
 #: What reading a file that is no run's settings may raise.
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, FlowError)
 
@@ -31,6 +33,8 @@ class RunSettings:
     policy: Policy = field(default_factory=lambda: POLICIES["pair"])
     #: The nodes that have a place at the start; more may wait.
     nodes: int = 2
+    #: The nodes that wait to take a place, as many as were started.
+    standby: int = 0
     #: How many partitions a fragment has that may be split; 0: as many as there are nodes for one dataflow.
     partitions: int = 0
     host: str = "127.0.0.1"
@@ -43,6 +47,18 @@ class RunSettings:
     #: What all parts of one process's history may take on disk, and the size of one part.
     history_bytes_max: int = 512 * 2**20
     history_part_bytes: int = 16 * 2**20
+    #: Whether the ZooKeeper is the run's own, started with it.
+    own_zookeeper: bool = False
+    #: The name of the flow: a run goes on with this one only.
+    flow: str = ""
+    #: How often the state is saved; 0: never, and a run that loses all copies of a partition is lost.
+    snapshot_every_ms: int = 10_000
+    #: Where it is saved: a folder or a URL of a file system; nothing: in the run's folder.
+    store: str = ""
+    #: How many snapshots of each partition are kept.
+    snapshots_kept: int = 2
+    #: How often this run was begun or gone on with. Views of a later one have greater epochs.
+    generation: int = 1
     #: So many engines share a core, and each rests so that all get their turn; 0: none ever rests; None: the
     #: process that starts the others decides.
     crowd: float | None = None
@@ -56,6 +72,24 @@ class RunSettings:
     @property
     def partition_count(self) -> int:
         return self.partitions or self.policy.partitions_for(self.nodes)
+
+    @property
+    def saves(self) -> bool:
+        """Whether the state is saved. Isolated replicas are a baseline, which does not."""
+        return self.snapshot_every_ms > 0 and not self.policy.isolated
+
+    @property
+    def store_url(self) -> str:
+        return self.store or str(self.path / "saved")
+
+    @property
+    def coordinates(self) -> str:
+        """The name under which the processes meet in ZooKeeper: what an earlier generation left is void."""
+        return self.run if self.generation == 1 else f"{self.run}~{self.generation}"
+
+    @property
+    def first_epoch(self) -> int:
+        return 1 + (self.generation - 1) * EPOCHS_MAX
 
     @property
     def silence_s(self) -> float:

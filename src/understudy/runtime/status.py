@@ -67,6 +67,17 @@ class RunStatus:
             raise EnvironmentFailed(f"The gateway at {address} does not tell its status: {answer}.")
         return answer
 
+    def tell(self, what: str, timeout_s: float) -> bool:
+        """Tell the gateway something; whether it answered with its status."""
+        with self._lock:
+            try:
+                self._asked(timeout_s)
+                assert self._connection is not None
+                self._connection.ask(what)
+                return isinstance(self._connection.answers.get(timeout=timeout_s), dict)
+            except (EnvironmentFailed, queue.Empty):
+                return False
+
     def close(self) -> None:
         """Close the connection, if there is one. A later question makes another."""
         with self._lock:
@@ -90,9 +101,9 @@ class _Connection:
     def ended(self) -> bool:
         return self._over.is_set()
 
-    def ask(self) -> None:
+    def ask(self, what: str = "status") -> None:
         if self._channel is not None:
-            self._channel.send(Frame({"kind": "status"}))
+            self._channel.send(Frame({"kind": what}))
 
     def close(self) -> None:
         self._over.set()

@@ -64,7 +64,7 @@ FIXED = frozenset(
         *("name", "topology", "limits", "timing", "isolated", "flow", "observers", "dealing", "lag_buckets"),
         *("replicas", "nodes_wanted", "layout", "grace_ms", "make_controller", "copy", "buckets_max"),
         *("bytes_max", "group_buckets_max", "group_bytes_max", "acks_when_processed", "own"),
-        *("stored", "backed", "saved", "save_bytes_max"),
+        *("stored", "backed", "saved", "save_bytes_max", "first_epoch"),
     }
 )
 #: What only records the past, or is derived from the rest: copied, and no part of its state.

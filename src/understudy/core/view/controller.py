@@ -86,7 +86,8 @@ GRACE_MS = 10_000
 
 class Controller(Machine[ControllerEvent, Decision]):
     """`view` is the newest. The first view waits for `nodes_wanted` nodes and seats those; nodes that come
-    later are standbys. Without a `layout` it is chained, or mirrored if `isolated`.
+    later are standbys. Without a `layout` it is chained, or mirrored if `isolated`. The first view has
+    `first_epoch`.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         isolated: bool = False,
         saved: bool = False,
         grace_ms: int | None = None,
+        first_epoch: int = 1,
     ) -> None:
         super().__init__("controller")
         require(replicas >= 1, f"a partition needs at least one replica, not {replicas}")
@@ -112,6 +114,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         require(not (isolated and saved), "isolated replicas are a baseline, and save nothing")
         self.saved = saved
         self.grace_ms = grace_ms if grace_ms is not None else 0 if self.saved else GRACE_MS
+        self.first_epoch = first_epoch
         self.members: dict[str, int] = {}
         #: Nodes that left and whose seats are kept for a while, since no other copy has the state.
         self._missed: set[str] = set()
@@ -188,7 +191,11 @@ class Controller(Machine[ControllerEvent, Decision]):
         check_layout(layout, self.topology, nodes, self.replicas)
         return {
             partition: Seats(
-                1, tuple(Seat(layout[Copy(partition, r)], 1, Status.ACTIVE) for r in range(self.replicas))
+                self.first_epoch,
+                tuple(
+                    Seat(layout[Copy(partition, r)], self.first_epoch, Status.ACTIVE)
+                    for r in range(self.replicas)
+                ),
             )
             for partition in self.topology.partitions
         }
@@ -321,7 +328,7 @@ class Controller(Machine[ControllerEvent, Decision]):
 
     @property
     def _next_epoch(self) -> int:
-        return self.view.epoch + 1 if self.view is not None else 1
+        return self.view.epoch + 1 if self.view is not None else self.first_epoch
 
     def _publish(
         self,
@@ -330,7 +337,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         wanted: Mapping[Copy, str] | None = None,
     ) -> Publish:
         """The next view: these partitions as they are now, and of the wishes those that still make sense."""
-        before = self.view or View(1, {})
+        before = self.view or View(self.first_epoch, {})
         partitions = {**before.partitions, **changed}
         drained = before.drained if drained is None else drained
         wanted = before.wanted if wanted is None else wanted

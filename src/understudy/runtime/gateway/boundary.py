@@ -21,7 +21,7 @@ from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.edge.messages import Data
 from understudy.core.host.parcels import FetchState, HostEvent, Inside, Parcel, ParcelFrom, Say
 from understudy.core.host.places import GATEWAY
-from understudy.core.replica.events import CopyState, Processed, Produced
+from understudy.core.replica.events import CopyState, LogRead, Processed, Produced
 from understudy.core.replica.producer import Producer
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import CopySuspected, Report
@@ -29,8 +29,10 @@ from understudy.engine.segments import SINK_PREFIX, fragments_of
 from understudy.flow.dealing import deal, partition_numbers
 from understudy.flow.flow import Flow
 from understudy.runtime.actor import Actor
+from understudy.runtime.gateway.rereading import Rereading
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.ingest.buckets import SealedBucket
+from understudy.runtime.ingest.rereading import LogReader
 from understudy.runtime.partitioning import host_for
 from understudy.runtime.payload import encode
 from understudy.runtime.recording import RunRecorder
@@ -54,6 +56,12 @@ class Surroundings(Protocol):
 
     def trim(self, source: str, through: BucketId) -> None: ...
 
+    def forget(self, source: str, through: BucketId) -> None: ...
+
+    def reader(self, source: str, after: BucketId) -> LogReader: ...
+
+    def fail(self, error: BaseException) -> None: ...
+
     def room(self, source: str, there_is: bool) -> None: ...
 
     def report(self, report: Report) -> bool:
@@ -70,6 +78,7 @@ class _Source:
     waiting: deque[Dealt] = field(default_factory=deque)
     waiting_bytes: int = 0
     trimmed: BucketId = NOTHING
+    forgotten: BucketId = NOTHING
     #: Whether the intake lets clients and readers push.
     room: bool = True
 
@@ -96,15 +105,18 @@ class Boundary(Hosting):
         recorder: RunRecorder,
         recovered: Sequence[SealedBucket],
         delivered: Mapping[str, BucketId],
+        trimmed: Mapping[str, BucketId],
     ) -> None:
         self._flow = flow
         self._around = surroundings
         self._recorder = recorder
         self._segments = fragments_of(flow, settings.policy.unit)
         self._delivered = {f"{SINK_PREFIX}{name}": through for name, through in delivered.items()}
-        host = host_for(GATEWAY, flow, settings, delivered=self._delivered)
+        host = host_for(GATEWAY, flow, settings, delivered=self._delivered, trimmed=trimmed)
         # Nodes call the gateway, never the other way round: it needs no addresses.
         super().__init__(host, settings, actor, lambda _node: None, self._suspects)
+        self._saves = settings.saves
+        self._rereading = Rereading(surroundings.reader, self._share, self._log_read, surroundings.fail)
         self._sources = {name: _Source() for name in flow.sources}
         self._groups: dict[str, BucketId] = {}
         self._senders: dict[Partition, int | None] = {}
@@ -139,7 +151,11 @@ class Boundary(Hosting):
         ]
         return {
             "epoch": view.epoch if view else 0,
-            "lost": view.lost if view else None,
+            "lost": view.lost if view and not self._saves else None,
+            "down": [str(p) for p, seats in (view.partitions.items() if view else ()) if seats.lost],
+            "restored": {
+                str(p): s.restored for p, s in (view.partitions.items() if view else ()) if s.restored
+            },
             "seats": {
                 str(copy): {"node": seat.node, "status": seat.status.value, "epoch": seat.epoch}
                 for copy, seat in (view.seats.items() if view else ())
@@ -164,17 +180,29 @@ class Boundary(Hosting):
             )
         self._actor.post(self._sealed, dealt)
 
+    def have_all_saved(self) -> None:
+        """Have every node save the states of its copies now."""
+
+        def tell() -> None:
+            for node in sorted(self.host.needed):
+                self.mesh.tell(node, Frame({"kind": "save"}))
+
+        self._actor.post(tell)
+
     def on_delivered(self, sink: str, through: BucketId) -> None:
         self._actor.post(self._sink_holds, f"{SINK_PREFIX}{sink}", through)
 
     # --- input -------------------------------------------------------------------------------------------
 
-    def _dealt(self, bucket: SealedBucket) -> Dealt:
-        """The bucket's rows, by the partition that takes them; every partition hears of its number."""
+    def _dealt(self, bucket: SealedBucket, only: str | None = None) -> Dealt:
+        """The bucket's rows, by the partition that takes them; every partition hears of its number.
+
+        `only` those of one segment are wanted.
+        """
         shares: dict[Partition, Bucket] = {}
         all_rows: Bucket | None = None
         for partition in self.host.topology.consumers(Partition(bucket.source)):
-            if partition in shares:
+            if partition in shares or only not in (None, partition.name):
                 continue
             count = self.host.topology.counts[partition.name]
             if bucket.table is None or not bucket.table.num_rows:
@@ -191,6 +219,13 @@ class Boundary(Hosting):
                     share = _holding(bucket.number, bucket.source, part)
                     shares[Partition(partition.name, index)] = share
         return bucket.number, shares
+
+    def _share(self, bucket: SealedBucket, partition: Partition) -> Bucket:
+        """The share of one partition in a bucket that was read again."""
+        return self._dealt(bucket, partition.name)[1][partition]
+
+    def _log_read(self, source: str, event: LogRead) -> None:
+        self.inside(Copy(Partition(source)), 0, event)
 
     def _sealed(self, dealt: list[tuple[str, Dealt]]) -> None:
         for source, each in dealt:
@@ -276,6 +311,11 @@ class Boundary(Hosting):
         if producer is not None and producer.trimmed_through > source.trimmed:
             source.trimmed = producer.trimmed_through
             self._around.trim(name, source.trimmed)
+        needed = producer.log_needed if producer is not None and self._saves else source.trimmed
+        if needed > source.forgotten:
+            # The log itself forgets nothing that is not trimmed, so what is told now may count only later.
+            source.forgotten = min(needed, source.trimmed)
+            self._around.forget(name, source.forgotten)
         if source.waiting or not source.room:
             self._put_waiting(name)
 
@@ -321,6 +361,16 @@ class Boundary(Hosting):
 
     def unlend(self, copy: Copy, epoch: int, version: int) -> None:
         raise AssertionError(f"the gateway was to lend {copy}")
+
+    def save(self, copy: Copy, epoch: int, version: int) -> None:
+        raise AssertionError(f"the gateway was to save {copy}")
+
+    def read_again(self, source: Copy, consumer: Copy, after: BucketId, bytes_max: int) -> None:
+        self._rereading.read(source.partition.name, consumer, after, bytes_max)
+
+    def end(self) -> None:
+        self._rereading.end()
+        super().end()
 
 
 def _size_bytes(dealt: Dealt) -> int:

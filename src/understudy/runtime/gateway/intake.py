@@ -78,6 +78,7 @@ class Intake:
         self._asked_us: dict[str, int] = {}
         self._feeds: dict[str, Feed] = {}
         self._stop = threading.Event()
+        self._held = threading.Event()
         self._sealed = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -134,10 +135,8 @@ class Intake:
             self._room[source].clear()
 
     def trim(self, source: str, through: BucketId) -> None:
-        """Buckets of this source up to that number are never needed again."""
+        """Every live copy has the buckets of this source up to that number."""
         self._ingest.trim(source, through)
-        # As long as no snapshot is saved, none needs them.
-        self.forget(source, through)
 
     def forget(self, source: str, through: BucketId) -> None:
         """No saved snapshot needs the buckets of this source up to that number; only as far as trimmed."""
@@ -209,8 +208,15 @@ class Intake:
         yield
         self._asked_us[source] = began_us
 
+    def hold(self) -> None:
+        """Take no more rows: the run is about to be stopped. Clients wait, and go on when the run does."""
+        self._held.set()
+
     def wait_room(self, source: str, timeout_s: float) -> bool:
         """Wait until more may be pushed to a source; False if that takes longer, or if it is over."""
+        if self._held.is_set():
+            self._stop.wait(timeout_s)
+            return False
         return self._room[source].wait(timeout_s) and not self._stop.is_set()
 
     @property

@@ -32,6 +32,7 @@ from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.intake import Intake, now_us
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
+from understudy.runtime.ingest.rereading import LogReader
 from understudy.runtime.partitioning import controller_for, require_view
 from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.pinning import load_pinned
@@ -75,7 +76,7 @@ class Gateway:
         self._endpoint = Endpoint(
             settings.host, settings.gateway_port, beat_s=settings.beat_s, silence_s=settings.silence_s
         )
-        self._coordination = Coordination(settings.zookeeper, settings.run)
+        self._coordination = Coordination(settings.zookeeper, settings.coordinates)
         self._reports = CarefulReports(self._coordination.report, settings.silence_s)
         self._leadership = Leadership(
             self._coordination, NAME, controller_for(self._flow, settings), seat_kind="node", priority=0
@@ -88,6 +89,7 @@ class Gateway:
             recorder=self._recorder,
             recovered=recovered,
             delivered=positions,
+            trimmed=self._intake.trimmed,
         )
 
     def run(self) -> None:
@@ -183,6 +185,15 @@ class Gateway:
     def trim(self, source: str, through: BucketId) -> None:
         self._intake.trim(source, through)
 
+    def forget(self, source: str, through: BucketId) -> None:
+        self._intake.forget(source, through)
+
+    def reader(self, source: str, after: BucketId) -> LogReader:
+        return self._intake.reader(source, after)
+
+    def fail(self, error: BaseException) -> None:
+        self._ending.fail(error)
+
     def room(self, source: str, there_is: bool) -> None:
         self._intake.room(source, there_is)
 
@@ -200,19 +211,25 @@ class Gateway:
     # --- status ------------------------------------------------------------------------------------------
 
     def _admit_status(self, _hello: Mapping[str, Any]) -> Accepted:
-        """Sends the status when a connection opens, and again for every frame that arrives."""
+        """Sends the status when a connection opens, and again for every frame that arrives. A frame may ask that
+        no more rows be taken and that every state be saved: the run is about to be stopped.
+        """
         box: list[Channel] = []
 
         def tell() -> None:
             box[0].send(Frame({"kind": "status", "status": self.status()}))
 
+        def asked(frame: Frame) -> None:
+            if frame.kind == "save":
+                self._intake.hold()
+                self._boundary.have_all_saved()
+            tell()
+
         def opened(channel: Channel) -> None:
             box.append(channel)
             tell()
 
-        return Accepted(
-            on_open=opened, on_frame=lambda _frame: tell(), on_closed=lambda _reason: None, name="status"
-        )
+        return Accepted(on_open=opened, on_frame=asked, on_closed=lambda _reason: None, name="status")
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know, as plain data."""

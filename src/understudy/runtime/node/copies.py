@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from understudy.core.bucket import Bucket
+from understudy.core.bucket import Bucket, BucketId
 from understudy.core.errors import Fenced
 from understudy.core.host.host import Host
 from understudy.core.host.parcels import FetchState, Inside, Parcel, Request
 from understudy.core.host.places import GATEWAY
-from understudy.core.replica.events import CopyState, FetchFailed
+from understudy.core.replica.events import CopyState, FetchFailed, SaveDue
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import Report
 from understudy.engine.flow_engines import FlowEngines
@@ -30,6 +30,7 @@ from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.copy import CopyParts, HostedCopy, Lent
 from understudy.runtime.node.mover import PURPOSE, StateFetch, request_of, send_state
 from understudy.runtime.node.pace import Pace
+from understudy.runtime.node.saving import Saving
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -54,6 +55,7 @@ class Copies(Hosting):
         engines: FlowEngines,
         folder: Path,
         recorder: RunRecorder,
+        saving: Saving | None,
         address_of: Callable[[str], str | None],
         tell: Callable[[Report], None],
         on_failure: Callable[[BaseException], None],
@@ -64,6 +66,7 @@ class Copies(Hosting):
         self._engines = engines
         self._folder = folder
         self._recorder = recorder
+        self._saving = saving
         self._address_of = address_of
         self._on_failure = on_failure
         self._copies: dict[Copy, HostedCopy] = {}
@@ -111,6 +114,10 @@ class Copies(Hosting):
             # The snapshot waits until the engine stands still, and it may only be resting.
             self._copies[parcel.to].wake()
 
+    def frame_arrived(self, node: str, frame: Frame) -> None:
+        if node == GATEWAY and frame.kind == "save":
+            self._save_now()
+
     # --- ports -------------------------------------------------------------------------------------------
 
     def start(self, copy: Copy, epoch: int) -> None:
@@ -136,6 +143,7 @@ class Copies(Hosting):
             time_of=self._time_of,
             pace=Pace(self._settings.crowd or 0.0, self._flow.bucket_us / 1e6),
             on_failure=self._on_failure,
+            saving=self._saving,
         )
         hosted = self._copies[copy] = HostedCopy(copy, epoch, self, self._recorder, parts)
         return hosted
@@ -166,6 +174,21 @@ class Copies(Hosting):
 
     def unlend(self, copy: Copy, epoch: int, version: int) -> None:
         self._copies[copy].unlend(version)
+
+    def save(self, copy: Copy, epoch: int, version: int) -> None:
+        self._copies[copy].save(version)
+
+    def read_again(self, source: Copy, consumer: Copy, after: BucketId, bytes_max: int) -> None:
+        raise AssertionError(f"a node was to read the log of {source}")
+
+    def save_now(self) -> None:
+        """Save what there is, without waiting for the time. May be called from any thread."""
+        self._actor.post(self._save_now)
+
+    def _save_now(self) -> None:
+        for copy, hosted in self._copies.items():
+            hosted.wake()
+            self.handle(Inside(copy, hosted.epoch, SaveDue()))
 
     # --- a standby fetches its snapshot ------------------------------------------------------------------
 
@@ -239,6 +262,24 @@ class Copies(Hosting):
             facts["queued_buckets"] = machine.below.merge.waiting
             facts["unacked_buckets"] = max((len(o.buffer) for o in machine.above.outlets.values()), default=0)
             facts["version"] = machine.lending.version
+            facts["begun"] = machine.begun
+            facts["handed_through"] = machine.below.handed
+            facts |= self._saving_stats(hosted.copy, machine.saves)
             if fetch is not None and not machine.begun:
                 facts["moved_bytes"], facts["moving_bytes"] = fetch.received_bytes, fetch.total_bytes
         return facts
+
+    def _saving_stats(self, copy: Copy, saves: bool) -> dict[str, Any]:
+        """How far the state of a copy's partition is saved, told by the copy that saves it."""
+        if self._saving is None or not saves:
+            return {}
+        stats = self._saving.stats(copy.partition)
+        return {
+            "saved_through": stats.through,
+            "saved_at_s": stats.at_s,
+            "saved_bytes": stats.size_bytes,
+            "written_bytes": stats.bytes_written,
+            "not_saved_since_s": stats.failing_since_s,
+            "saving_trouble": stats.why,
+            "passed_over": list(stats.passed_over),
+        }

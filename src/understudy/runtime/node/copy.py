@@ -30,6 +30,8 @@ from understudy.core.replica.events import (
     Processed,
     Produced,
     Progress,
+    Saved,
+    SaveFailed,
     SnapshotFailed,
     SnapshotTaken,
 )
@@ -39,8 +41,10 @@ from understudy.engine.storing import open_snapshot
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.mover import StateFetch
 from understudy.runtime.node.pace import Pace
+from understudy.runtime.node.saving import Saving
 from understudy.runtime.node.worker import Shares, Worker, WorkerStats
 from understudy.runtime.recording import RunRecorder
+from understudy.runtime.saving.restoring import Restored
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +61,8 @@ class CopyParts:
     time_of: Mapping[str, str]
     pace: Pace
     on_failure: Callable[[BaseException], None]
+    #: Where the state is saved, if it is.
+    saving: Saving | None = None
 
 
 @dataclass(frozen=True)
@@ -129,8 +135,27 @@ class HostedCopy:
         return thread
 
     def _begin(self) -> None:
-        if self._start(None, {}):
-            self._hosting.post(Began(self.copy, self.epoch))
+        into = self._parts.folder / "restored"
+        try:
+            restored = self._restored(into)
+            state = None if restored is None else restored.state
+            produced = {} if state is None else {p: outlet.produced_through for p, outlet in state.outlets}
+            if not self._start(None if restored is None else restored.snapshot, produced):
+                return
+        finally:
+            shutil.rmtree(into, ignore_errors=True)
+        if state is not None:
+            self._recorder.installed_in(self.copy, state.version, state.through)
+        self._hosting.post(Began(self.copy, self.epoch, state))
+
+    def _restored(self, into: Path) -> Restored | None:
+        """The state that was saved last; None if none ever was, or none is."""
+        if self._parts.saving is None:
+            return None
+        restored = self._parts.saving.restored(self.copy, into, self._over)
+        if restored is not None:
+            log.info("%s goes on from its saved state, bucket %d", self.copy, restored.state.through)
+        return restored
 
     def _fetch(self, wanted: FetchState, fetch: StateFetch) -> None:
         into = self._parts.folder / f"incoming-{wanted.attempt}"
@@ -212,6 +237,20 @@ class HostedCopy:
     def lend(self, state: CopyState) -> None:
         snapshot = self._taken.pop(state.version)
         self.lent[state.version] = Lent(snapshot, state)
+
+    def save(self, version: int) -> None:
+        """Put a snapshot that is kept into the store."""
+        saving, lent = self._parts.saving, self.lent[version]
+        require(saving is not None, f"{self.copy} was to be saved, and there is no store")
+        assert saving is not None
+
+        def saved(floor: BucketId) -> None:
+            self._hosting.inside(self.copy, self.epoch, Saved(version, floor))
+
+        def failed(why: str) -> None:
+            self._hosting.inside(self.copy, self.epoch, SaveFailed(version, why))
+
+        self._in_thread("saving", lambda: saving.save(self.copy, lent.snapshot, lent.state, saved, failed))
 
     def unlend(self, version: int) -> None:
         lent = self.lent.pop(version, None)

@@ -22,6 +22,7 @@ from understudy.runtime.coordination.reports import written
 from understudy.runtime.gateway.process import FACT
 from understudy.runtime.node.copies import Copies
 from understudy.runtime.node.java_watch import JavaWatch
+from understudy.runtime.node.saving import saving_for
 from understudy.runtime.node.warming import warm_up
 from understudy.runtime.partitioning import controller_for, host_for
 from understudy.runtime.pauses import CarefulReports
@@ -73,6 +74,7 @@ class Node:
             engines=FlowEngines(self._flow, settings.policy.unit, settings.partition_count),
             folder=self._folder,
             recorder=self._recorder,
+            saving=saving_for(settings),
             address_of=self._address_of,
             tell=self._report,
             on_failure=ending.fail,
@@ -81,7 +83,7 @@ class Node:
         self._copies.listen_on(self._endpoint)
         self._endpoint.ready()
         log.info("the engine is ready; warming up took %.1f s", warm_s)
-        self._coordination = Coordination(settings.zookeeper, settings.run)
+        self._coordination = Coordination(settings.zookeeper, settings.coordinates)
         self._reports = CarefulReports(self._coordination.report, settings.silence_s)
 
     def run(self) -> None:

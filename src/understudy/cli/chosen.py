@@ -1,0 +1,140 @@
+"""The settings of a run: those of a new one, or those of the next generation of one that goes on.
+
+What an option does not say stays as it was. A change that the state or the log could not take is refused here,
+before anything starts.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+from understudy.cli.policies import chosen_policy
+from understudy.flow.errors import UserError
+from understudy.flow.flow import Flow
+from understudy.flow.policy import Policy
+from understudy.runtime.going_on import moved, require_able
+from understudy.runtime.settings import FILE, RunSettings
+
+
+def chosen_settings(arguments: Namespace, flow: Flow, folder: Path) -> RunSettings:
+    """What the options say of a new run, or of the run in this folder. Nothing is changed on disk."""
+    if (folder / FILE).exists():
+        return _going_on(arguments, flow, moved(RunSettings.load(folder), folder))
+    policy = _policy(arguments, None)
+    nodes, standby = _node_counts(arguments, policy)
+    settings = RunSettings(
+        run=folder.name,
+        flow=flow.name,
+        flow_path=str(Path(arguments.flow).resolve()),
+        folder=str(folder),
+        zookeeper=arguments.zookeeper or "",
+        policy=policy,
+        nodes=nodes,
+        standby=standby,
+        partitions=_partitions(arguments, policy),
+        gateway_port=arguments.port or 0,
+        heap_mb=arguments.heap or RunSettings.heap_mb,
+        history=not arguments.no_history,
+    )
+    return _saving(arguments, settings)
+
+
+def _going_on(arguments: Namespace, flow: Flow, former: RunSettings) -> RunSettings:
+    require_able(former)
+    if former.flow != flow.name:
+        raise UserError(
+            f"{former.folder} holds a run of flow {former.flow!r}, not of {flow.name!r}. "
+            "Name that flow's file, or another folder."
+        )
+    policy = _policy(arguments, former.policy)
+    if policy.unit != former.policy.unit or policy.isolated:
+        raise UserError(
+            f"{former.folder} holds a run with policy {former.policy.name!r}. Its state is not cut as policy "
+            f"{policy.name!r} cuts it, so it cannot go on with that. Leave --policy out, or start a new run."
+        )
+    again = replace(
+        former,
+        flow_path=str(Path(arguments.flow).resolve()),
+        zookeeper=arguments.zookeeper or ("" if former.own_zookeeper else former.zookeeper),
+        own_zookeeper=False,
+        policy=policy,
+        heap_mb=arguments.heap or former.heap_mb,
+        gateway_port=former.gateway_port if arguments.port is None else arguments.port,
+        history=former.history and not arguments.no_history,
+        crowd=None,
+    )
+    nodes, standby = _node_counts(arguments, policy, former)
+    again = replace(again, nodes=nodes, standby=standby)
+    if arguments.partitions is not None:
+        again = replace(again, partitions=_partitions(arguments, policy))
+    elif policy.partitioned:
+        # As many as there were, also on another number of nodes: their states are cut that way.
+        again = replace(again, partitions=former.partition_count)
+    if arguments.store is not None and arguments.store != former.store:
+        raise UserError(
+            f"The state of the run in {former.folder} is saved in {former.store_url}. Leave --store out, or copy "
+            "what is there and start the run from a folder with that store."
+        )
+    return _saving(arguments, again)
+
+
+def _saving(arguments: Namespace, settings: RunSettings) -> RunSettings:
+    if settings.policy.isolated and (arguments.snapshot_every or arguments.store):
+        raise UserError(
+            f"policy {settings.policy.name!r} is a baseline and saves no state. Leave --snapshot-every and "
+            "--store out, or choose --policy flux."
+        )
+    if arguments.snapshot_every is not None:
+        settings = replace(settings, snapshot_every_ms=round(arguments.snapshot_every * 1_000))
+    if arguments.store is not None and not settings.saves:
+        raise UserError("With --snapshot-every 0 nothing is saved: leave --store out.")
+    return replace(settings, store=_absolute(arguments.store)) if arguments.store is not None else settings
+
+
+def _absolute(store: str) -> str:
+    """Processes may stand anywhere."""
+    return store if "://" in store or not store else str(Path(store).resolve())
+
+
+def _policy(arguments: Namespace, former: Policy | None) -> Policy:
+    given = {} if arguments.silence_ms is None else {"silence_ms": arguments.silence_ms}
+    if arguments.policy is None and former is not None:
+        if arguments.replicas is None:
+            return replace(former, **given)
+        return chosen_policy(former.name, arguments.replicas, **{"silence_ms": former.silence_ms, **given})
+    return chosen_policy(arguments.policy or "pair", arguments.replicas, **given)
+
+
+def _node_counts(arguments: Namespace, policy: Policy, former: RunSettings | None = None) -> tuple[int, int]:
+    same = former is not None and former.policy.name == policy.name and arguments.replicas is None
+    usual = former.nodes if former is not None and same else policy.nodes_usual
+    waiting = former.standby if former is not None and same else policy.standby
+    nodes = usual if arguments.nodes is None else arguments.nodes
+    standby = waiting if arguments.standby is None else arguments.standby
+    if nodes < policy.nodes_least:
+        raise UserError(
+            f"policy {policy.name!r} needs {policy.nodes_least} nodes, not {nodes}: one for each replica. "
+            "Leave --nodes out, or choose --policy none."
+        )
+    if policy.isolated and nodes % policy.replicas:
+        raise UserError(
+            f"policy {policy.name!r} needs a multiple of {policy.replicas} nodes, as many for each replica "
+            f"of the flow, not {nodes}."
+        )
+    if policy.isolated and standby:
+        raise UserError(
+            f"policy {policy.name!r} replaces no node, so a standby would wait for ever. "
+            "Leave --standby out, or choose --policy flux."
+        )
+    return nodes, standby
+
+
+def _partitions(arguments: Namespace, policy: Policy) -> int:
+    if arguments.partitions is not None and not policy.partitioned:
+        raise UserError(
+            f"policy {policy.name!r} does not split fragments into partitions. "
+            "Leave --partitions out, or choose --policy flux."
+        )
+    return arguments.partitions or 0

@@ -1,0 +1,119 @@
+"""Saved state, as `understudy run` shows it: from where a run goes on, what was lost and came back, since when
+nothing is saved, and the last snapshots before a stop.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Any
+
+from understudy.cli.interruption import Interruption
+from understudy.cli.picture import plural, span
+from understudy.cli.view import RunView
+from understudy.runtime.local import LocalRun
+from understudy.runtime.saving.store import SnapshotStore
+from understudy.runtime.settings import RunSettings
+
+#: How long the last snapshots before a stop may take. What they lack is in the log.
+LAST_SAVE_S = 60.0
+_POLL_S = 0.2
+
+
+def open_store(settings: RunSettings) -> SnapshotStore | None:
+    """The run's store, which must answer before anything starts; None if nothing is saved."""
+    if not settings.saves:
+        return None
+    store = SnapshotStore.open(settings.store_url, settings.run, keep=settings.snapshots_kept)
+    store.probe()
+    return store
+
+
+def goes_on_from(settings: RunSettings, store: SnapshotStore | None) -> str:
+    """Where a run goes on from, in a sentence."""
+    newest = [] if store is None else [store.listed(p)[:1] for p in store.partitions()]
+    found = [each[0] for each in newest if each]
+    if not found:
+        return "goes on from its log: no state was saved yet"
+    oldest = datetime.fromtimestamp(min(each.saved_at for each in found))
+    size_mb = sum(each.size_bytes for each in found) / 2**20
+    return (
+        f"goes on from the state of {plural(len(found), 'partition')}, {size_mb:.1f} MB, saved at "
+        f"{oldest:%Y-%m-%d %H:%M:%S} or later, and from its log"
+    )
+
+
+def save_last(run: LocalRun, view: RunView, interruption: Interruption) -> None:
+    """Have every state saved before the end. A second Ctrl-C does without: the log has the rest."""
+    if not run.save_and_hold():
+        return
+    view.say("saving the state; press Ctrl-C again to do without")
+    interruption.grant(LAST_SAVE_S)
+    deadline = time.monotonic() + LAST_SAVE_S
+    while time.monotonic() < deadline and not interruption.asked_again:
+        status = run.status()
+        unsaved = _unsaved(status) if status is not None else []
+        if status is not None and not unsaved:
+            view.say("every state is saved")
+            return
+        time.sleep(_POLL_S)
+    view.say("not every state was saved; the run goes on from the snapshots before and from its log")
+
+
+def _unsaved(status: dict[str, Any]) -> list[str]:
+    """The partitions of which more was taken in than is saved, or that no node tells of."""
+    saved: dict[str, bool] = {copy.rpartition(":")[0]: False for copy in status["seats"]}
+    for facts in status["nodes"].values():
+        for copy, stats in facts.get("copies", {}).items():
+            if "saved_through" in stats:
+                done = stats["saved_through"] == stats["handed_through"] and not stats["queued_buckets"]
+                saved[copy.rpartition(":")[0]] = done
+    return [partition for partition, done in saved.items() if not done]
+
+
+class SavedNews:
+    """Says what becomes of the state: lost and restored, not saved, saved again."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._down: dict[str, float] = {}
+        self._restored: dict[str, int] = {}
+        self._troubles: dict[str, str] = {}
+        self._passed_over: set[str] = set()
+
+    def note(self, status: dict[str, Any]) -> None:
+        begun: set[str] = set()
+        for facts in status["nodes"].values():
+            for copy, stats in facts.get("copies", {}).items():
+                partition = copy.rpartition(":")[0]
+                if stats.get("begun") and stats.get("groups"):
+                    begun.add(partition)
+                self._note_saving(partition, stats)
+        for partition in {*status["down"], *self._news(status)}:
+            if partition not in self._down:
+                self._down[partition] = time.monotonic()
+                self._view.say(f"every copy of {partition} is lost; it goes on from its saved state")
+        for partition in [p for p in self._down if p in begun and p not in status["down"]]:
+            took_ms = (time.monotonic() - self._down.pop(partition)) * 1e3
+            self._view.say(f"{partition} goes on, {span(took_ms)} after the loss was noticed")
+
+    def _news(self, status: dict[str, Any]) -> list[str]:
+        """Partitions that were lost and seated anew between two looks."""
+        before, self._restored = self._restored, status["restored"]
+        return [p for p, epoch in status["restored"].items() if epoch > before.get(p, 0)]
+
+    def _note_saving(self, partition: str, stats: dict[str, Any]) -> None:
+        for sentence in stats.get("passed_over", ()):
+            if sentence not in self._passed_over:
+                self._passed_over.add(sentence)
+                self._view.say(sentence)
+        if "saved_through" not in stats:
+            return
+        trouble, before = stats["saving_trouble"], self._troubles.get(partition, "")
+        since = stats["not_saved_since_s"]
+        if trouble and not before:
+            when = f" since {datetime.fromtimestamp(since):%H:%M:%S}" if since else ""
+            self._view.say(f"the state of {partition} is not saved{when}: {trouble}")
+        elif before and not trouble:
+            self._view.say(f"the state of {partition} is saved again")
+        self._troubles[partition] = trouble

@@ -1,0 +1,44 @@
+"""`understudy stop`: end a run in good order, from anywhere on its machine.
+
+The process that started the run does it, as on Ctrl-C. Its number is in the run's folder, and the folder's lock
+shows whether it lives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from argparse import Namespace
+from contextlib import suppress
+
+from understudy.cli.folders import run_in
+from understudy.cli.saved import LAST_SAVE_S
+from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.runtime.folder_lock import lock_of_run
+from understudy.runtime.local import launcher_pid
+
+#: Beside the last snapshots: every process ends within a few seconds.
+_END_S = 20.0
+_POLL_S = 0.1
+
+
+def execute(arguments: Namespace) -> int:
+    settings = run_in(arguments.folder)
+    lock = lock_of_run(settings.path)
+    pid = launcher_pid(settings.path)
+    if not lock.is_held() or pid is None:
+        raise UserError(f"Run {settings.run} in {settings.folder} is not running on this machine.")
+    print(f"stopping run {settings.run}", flush=True)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + LAST_SAVE_S + _END_S
+    while lock.is_held():
+        if time.monotonic() > deadline:
+            raise EnvironmentFailed(
+                f"Run {settings.run} has not ended within {LAST_SAVE_S + _END_S:.0f} s. "
+                f"Its logs are in {settings.path / 'logs'}."
+            )
+        time.sleep(_POLL_S)
+    print(f"stopped; go on with: understudy run {settings.flow_path} --folder {settings.folder}")
+    return 0
