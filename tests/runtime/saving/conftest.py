@@ -21,11 +21,12 @@ from understudy.runtime.saving.places import Place
 
 
 def moto_server() -> str | None:
-    """The program of the S3 server. It may be in an environment of its own, which a variable names."""
+    """The program of the S3 server: that of this environment, or of another one, which a variable names.
+
+    Not any that is on the search path: some versions cannot complete an upload in parts.
+    """
     beside = str(Path(sys.executable).parent)
-    return os.environ.get("UNDERSTUDY_MOTO_SERVER") or shutil.which(
-        "moto_server", path=os.pathsep.join((beside, os.environ.get("PATH", "")))
-    )
+    return os.environ.get("UNDERSTUDY_MOTO_SERVER") or shutil.which("moto_server", path=beside)
 
 
 @pytest.fixture(scope="session")

@@ -71,6 +71,12 @@ def rewrite(place: Place, name: str, contents: bytes) -> None:
     place.write(name, [contents], no_tick)
 
 
+def renumber(place: Place, name: str) -> None:
+    contents = place.read(name, no_tick)
+    assert contents.count(b'"version": 1') == 1
+    rewrite(place, name, contents.replace(b'"version": 1', b'"version": 7'))
+
+
 def remove(place: Place, name: str) -> None:
     place.delete(name)
 
@@ -85,6 +91,7 @@ def remove(place: Place, name: str) -> None:
         (own_run, cut, "a part of its output for counts/0 has"),
         (own_run, remove, "a part of its output for counts/0 is missing"),
         (newest, flip, "its manifest is"),
+        (newest, renumber, "its manifest is not what was written"),
         (newest, cut, "its manifest is cut off or is none"),
     ],
 )
@@ -174,7 +181,17 @@ def test_what_is_set_aside_is_bounded(place: Place, tmp_path: Path, monkeypatch:
         flip(place, own_file(place))
         restored(place, tmp_path / "into")
         saver.save(60, KEPT_AT_60)
-    assert len(set_aside(place)) <= 3
+    assert len(set_aside(place)) == 3
+
+
+def test_no_name_is_given_twice(place: Place, tmp_path: Path) -> None:
+    """What was set aside under a name is never confused with another snapshot."""
+    saver = saved_twice(place, tmp_path)
+    gone = snapshots(place)[-1]
+    flip(place, own_file(place))
+    restored(place, tmp_path / "into")
+    saver.save(60, KEPT_AT_60)
+    assert gone not in snapshots(place)
 
 
 def test_a_snapshot_of_another_version_is_neither_passed_over_nor_cleaned_away(

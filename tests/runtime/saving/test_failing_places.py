@@ -187,6 +187,20 @@ def test_the_probe_waits_a_bounded_time(place: Place, monkeypatch: pytest.Monkey
         SnapshotStore(place, RUN).probe()
 
 
+def test_a_file_is_not_seen_before_it_is_whole(place: Place) -> None:
+    class Parts(list[bytes]):
+        def __iter__(self) -> Iterator[bytes]:
+            for part in super().__iter__():
+                yield part
+                seen.extend(entry.name for entry in place.files("folder"))
+
+    seen: list[str] = []
+    place.make_folder("folder")
+    place.write("folder/file", Parts([b"a" * 2**20] * 2), lambda: None)
+    assert "file" not in seen
+    assert [(entry.name, entry.size_bytes) for entry in place.files("folder")] == [("file", 2**21)]
+
+
 # --- local disks -----------------------------------------------------------------------------------------
 
 
@@ -298,6 +312,18 @@ def test_files_are_linked_both_ways(tmp_path: Path) -> None:
     saved, back = (tmp_path / "snapshot-40" / name).stat(), (tmp_path / "into" / name).stat()
     assert saved.st_ino == back.st_ino
     assert saved.st_nlink == 3
+
+
+def test_a_link_to_an_old_file_is_not_an_old_left_over(tmp_path: Path) -> None:
+    """Another process may be about to name it."""
+    place = LocalPlace(tmp_path / "store")
+    saver = Saver(place, tmp_path)
+    saver.save(40)
+    (tmp_path / "old").write_bytes(b"old")
+    os.utime(tmp_path / "old", (1, 1))
+    place.upload(f"{SHELF}/objects/{'0' * 32}", tmp_path / "old", lambda: None)
+    saver.save(60)
+    assert "0" * 32 in objects(place)
 
 
 def test_files_are_copied_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from understudy.runtime.saving.manifest import Manifest, Object, encode
 from understudy.runtime.saving.opening import OPENING_S, open_place
 from understudy.runtime.saving.places import UNFINISHED, Parts, Place, digest_of
 from understudy.runtime.saving.restoring import Restored, restore_newest
-from understudy.runtime.saving.shelf import Contents, Shelf, failing, failure
+from understudy.runtime.saving.shelf import Shelf, failing, failure
 
 #: How often a save begins again because another process deleted what it had found.
 _ATTEMPTS_MAX = 3
@@ -164,6 +164,7 @@ class _Saving:
         self._writer = writer
         self._keep = keep
         self._chains: Chains = {}
+        self._sequence = 0
         self._busy = threading.Lock()
 
     def save(self, folder: Path, state: CopyState) -> Saved:
@@ -227,15 +228,13 @@ class _Saving:
         sources: dict[Object, Path | Parts] = {**dict(files.values()), **planned.new}
         new = {each: source for each, source in sources.items() if not contents.has(each)}
         self.shelf.write_objects(new)
-        name = SnapshotName(state.through, _next_sequence(contents), self._writer)
+        known = (*contents.manifests, *contents.unreadable)
+        # Above its own last one, too, which may be gone: no name is ever given twice.
+        self._sequence = max((self._sequence, *(each.sequence for each in known))) + 1
+        name = SnapshotName(state.through, self._sequence, self._writer)
         encoded = encode(manifest)
         self.shelf.write_manifest(name, encoded)
         return name, manifest, [*(each.size_bytes for each in new), len(encoded)], planned.chains
-
-
-def _next_sequence(contents: Contents) -> int:
-    known = (*contents.manifests, *contents.unreadable)
-    return max((name.sequence for name in known), default=0) + 1
 
 
 def _files_of(folder: Path) -> dict[str, tuple[Object, Path | Parts]]:
