@@ -213,7 +213,7 @@ def _sorted(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: (row["ts"], row["k"], row["v"]))
 
 
-def waiting_flow(columns: str, shown: str) -> us.Flow:
+def waiting_flow(columns: str, shown: str, *, with_tail: bool = False) -> us.Flow:
     """A union of a fragment that lags and one that does not, whose rows wait in a queue meanwhile."""
     flow = us.Flow("waiting", bucket=f"{WIDTH_US // 1000} ms")
     events = flow.source("events", EVENTS, time="ts")
@@ -231,12 +231,18 @@ def waiting_flow(columns: str, shown: str) -> us.Flow:
         one = lagging.selectExpr("at", "id", "0L as shown")
         return one.union(prompt.selectExpr("at", "id", f"{shown} as shown"))
 
+    def tail(lagging: DataFrame, events: DataFrame) -> DataFrame:
+        return lagging.select("at", "id").union(events.select("ts", "id"))
+
     flow.sink(both, us.Console())
+    if with_tail:
+        flow.sink(flow.fragment(lagging, events, time="at")(tail), us.Console())
     return flow
 
 
 def test_rows_that_wait_between_fragments_get_the_new_columns(spark: SparkSession, tmp_path: Path) -> None:
-    old, new = waiting_flow("v as was", "was"), waiting_flow("v + 1000 as becomes", "becomes")
+    old = waiting_flow("v as was", "was")
+    new = waiting_flow("v + 1000 as becomes", "becomes", with_tail=True)
     shapes = [FlowEngines(flow, "flow", 1, spark=spark).shape for flow in (old, new)]
     assert fit(*shapes).refusals == ()
     run = Driven(engine_of(old, spark, tmp_path / "old"))
@@ -260,6 +266,12 @@ def test_rows_that_wait_between_fragments_get_the_new_columns(spark: SparkSessio
             assert value == v
         else:
             assert value == (None if numbers[number] <= STOP else v + 1000)
+    # What has come begins after the stop with both of its inputs, though one of them lags.
+    begun = Counter(row["id"] for t in run.rows_of("tail").values() for row in t.to_pylist())
+    prompt = {number for number, bucket in numbers.items() if bucket > STOP}
+    lagged = {number for number, bucket in numbers.items() if bucket > STOP + 5 and number % 2 == 0}
+    assert begun == Counter([*prompt, *lagged])
+    assert lagged
 
 
 # Fragments, sinks and consumers that come and go

@@ -27,7 +27,8 @@ from understudy.engine.plan import PlanNode, inlined
 #: A fragment's shape; `fitting` says what each of its facts means for a state.
 Shape = Mapping[str, Any]
 
-_WHOLE_ROWS_ALONE = {"Inner", "Cross"}
+#: Joins that put out pairs and nothing else, so they do not remember which rows had a match.
+_PAIRS_ONLY = {"Inner", "Cross"}
 
 
 def shape_of(
@@ -113,8 +114,8 @@ class _Reading:
             bounds=_sorted(self._of(bounds)),
             left=[self._columns[number].facts() for number in left.output],
             right=[self._columns[number].facts() for number in right.output],
-            # Without matches that must be remembered, this is a filter of what comes out.
-            condition=[] if kind in _WHOLE_ROWS_ALONE else _sorted(self._of(others)),
+            # Of pairs it is a filter, as they come out.
+            condition=[] if kind in _PAIRS_ONLY else _sorted(self._of(others)),
         )
 
     def _add(self, kind: str, **parts: list[dict[str, str]]) -> None:
