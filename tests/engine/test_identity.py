@@ -10,7 +10,7 @@ import pytest
 
 from understudy.engine.identity import WHOLE, Identity, Share
 from understudy.engine.storing import Digests, read_manifest, seal_snapshot
-from understudy.flow.errors import EnvironmentFailed
+from understudy.flow.errors import EnvironmentFailed, FlowError
 
 SESSIONS = Identity(
     "sessions",
@@ -51,9 +51,28 @@ def test_a_snapshot_goes_on_where_it_was_taken(tmp_path: Path) -> None:
             replace(SESSIONS, tables={"hosts.parquet/part-0": "10 bytes, ab"}),
             "the table apps.csv, and its file apps.csv differs between replicas: missing here, 7 bytes, cd",
         ),
-        (replace(SESSIONS, dealt_to={}), r"dealt out to stats \(by app, src into 2\), not to no partitions"),
+        (
+            replace(SESSIONS, dealt_to={"stats": (("app", "src"), 3)}),
+            r"dealt out to stats \(by app, src into 2\), not to stats \(by app, src into 3\)",
+        ),
     ],
 )
 def test_a_snapshot_goes_nowhere_else(tmp_path: Path, other: Identity, said: str) -> None:
     with pytest.raises(EnvironmentFailed, match=said):
         other.require_own(tmp_path, written(SESSIONS, tmp_path / "snapshot"))
+
+
+@pytest.mark.parametrize("dealt_to", [{}, {**SESSIONS.dealt_to, "more": (("app",), 3)}])
+def test_consumers_may_come_and_go(tmp_path: Path, dealt_to: Any) -> None:
+    replace(SESSIONS, dealt_to=dealt_to).require_own(tmp_path, written(SESSIONS, tmp_path / "snapshot"))
+
+
+def test_a_state_does_not_go_on_under_a_fragment_of_another_shape(tmp_path: Path) -> None:
+    shape = {
+        **{"inputs": [["packets", "ts"]], "reads": 1, "time": "ts", "width_us": 100, "lag_us": 0},
+        **{"extent_us": 0, "stepwise": False, "operators": [], "output": [], "plan": "p"},
+    }
+    manifest = written(replace(SESSIONS, shape=shape), tmp_path / "snapshot")
+    replace(SESSIONS, shape={**shape, "plan": "q"}).require_own(tmp_path, manifest)
+    with pytest.raises(FlowError, match="'sessions': its time is 'end' and was 'ts'"):
+        replace(SESSIONS, shape={**shape, "time": "end"}).require_own(tmp_path, manifest)

@@ -17,10 +17,11 @@ from spark_cases import CASES, END, WIDTH_US, Case, cut, random_cuts, random_row
 
 from understudy.core.bucket import NOTHING
 from understudy.engine.digest import canonical_order, digest_of
-from understudy.engine.interface import CopyEngine
+from understudy.engine.interface import CopyEngine, Snapshot
 from understudy.engine.query import Input
 from understudy.engine.session import endpoint
 from understudy.engine.spark import SparkEngine
+from understudy.engine.storing import read_manifest
 from understudy.engine.times import times_of
 from understudy.flow.schema import parse_schema
 
@@ -89,6 +90,7 @@ def test_output_equals_the_batch_job_for_any_grouping_and_restore(
             if at == restore_at:
                 # What the first engine does after its snapshot is undone.
                 first, snapshot = run, run.engine.snapshot(tmp_path / f"snapshot-{seed}")
+                require_all_states_in_the_shape(name, snapshot)
                 run = first.goes_on_in(engine_for(case), snapshot)
                 advance(first, rows, through)
                 first.engine.close()
@@ -100,6 +102,14 @@ def test_output_equals_the_batch_job_for_any_grouping_and_restore(
         horizon = run.engine.horizon()
         assert horizon == NOTHING if run.engine.unbounded else horizon > END - 60
         run.engine.close()
+
+
+def require_all_states_in_the_shape(name: str, snapshot: Snapshot) -> None:
+    """Spark keeps the state of each operator in a folder of its own."""
+    facts = read_manifest(snapshot.directory)["engines"][name]
+    states = snapshot.directory / "engines" / name / "checkpoint" / "state"
+    found = len(list(states.iterdir())) if states.is_dir() else 0
+    assert found == (len(facts["shape"]["operators"]) if facts["group"] else 0)
 
 
 def advance(run: Driven, rows: Mapping[str, pa.Table], through: int) -> None:

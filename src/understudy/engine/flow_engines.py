@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -19,14 +20,16 @@ from understudy.core.shape.partition import Partition
 from understudy.core.shape.topology import Topology
 from understudy.engine.consumers import Consumers
 from understudy.engine.dealing import Dealt, require_free_names
+from understudy.engine.fitting import FORMAT
 from understudy.engine.identity import WHOLE, Share
 from understudy.engine.interface import CopyEngine
-from understudy.engine.query import Input, build_query
+from understudy.engine.query import Input, build_query, query_shape
 from understudy.engine.segment import SegmentEngine
 from understudy.engine.segments import fragments_of, sink_partition, topology_of
 from understudy.engine.session import endpoint, session
 from understudy.engine.spark import SparkEngine
 from understudy.engine.splitting import require_splittable
+from understudy.engine.state_shape import Shape
 from understudy.engine.streams import streams_of
 from understudy.flow.flow import Flow
 from understudy.flow.keys import require_keys
@@ -47,6 +50,8 @@ class FlowEngines:
         self._segments = fragments_of(flow, unit)
         self._topology = topology_of(flow, unit, partitions)
         self._tables: dict[str, str] = {}
+        self._shapes: dict[str, Shape] = {}
+        self._tables_of: dict[str, dict[str, str]] = {}
         self._streams = streams_of(flow, self._analyse)
 
     @property
@@ -66,6 +71,28 @@ class FlowEngines:
         """
         return self._tables
 
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The flow as far as its state depends on it, for `fitting.fit`. JSON holds it."""
+        fragments = {
+            name: {**shape, "partitions": self._split(name), "tables": self._tables_of[name]}
+            for name, shape in self._shapes.items()
+        }
+        return {
+            "format": FORMAT,
+            "flow": self._flow.name,
+            "unit": self._unit,
+            "width_us": self._flow.bucket_us,
+            "sources": sorted(self._flow.sources),
+            "segments": {name: list(members) for name, members in self._segments.items()},
+            "fragments": fragments,
+            "sinks": {sink.name: sink.input for sink in self._flow.sinks.values()},
+        }
+
+    def _split(self, fragment: str) -> dict[str, Any]:
+        count = self._topology.counts[fragment] if self._unit == "fragment" else 1
+        return {"count": count, "by": list(self._flow.fragments[fragment].partition_by) if count > 1 else []}
+
     def engine(self, partition: Partition, directory: Path) -> CopyEngine:
         """A new engine for one copy of `partition`, to be started. It works in `directory`."""
         count = self._topology.counts.get(partition.name, 0)
@@ -83,6 +110,7 @@ class FlowEngines:
                 directory=directory,
                 share=Share(partition.index, count, fragment.partition_by) if count > 1 else WHOLE,
                 dealt_to=self._dealt_to(name),
+                shape=self._shapes[name],
             )
             for name, fragment in members.items()
         }
@@ -129,7 +157,10 @@ class FlowEngines:
             options=endpoint().options("analysis"),
             dealt_to={},
         )
-        self._tables |= {f"{fragment.name}: {file}": is_ for file, is_ in query.tables.facts().items()}
+        tables = query.tables.facts()
+        self._tables |= {f"{fragment.name}: {file}": is_ for file, is_ in tables.items()}
+        self._tables_of[fragment.name] = tables
+        self._shapes[fragment.name] = query_shape(query, inputs, fragment.time, self._flow.bucket_us)
         count = self._topology.counts[fragment.name] if partitioned else 1
         if count > 1:
             require_splittable(fragment.name, query.plan, fragment.partition_by, count)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, BucketId
+from understudy.engine.conforming import together
 from understudy.engine.query import Input
 
 
@@ -22,11 +23,16 @@ class InputQueue:
         self._width_us = width_us
         self.rows: pa.Table = given.schema.empty_table()
         self.through = NOTHING
+        self._begins_after = NOTHING
+
+    def begin_after(self, through: BucketId) -> None:
+        """Leave out rows of buckets at or below `through`: its fragment does not take them."""
+        self._begins_after = through
 
     def add(self, tables: Iterable[pa.Table], through: BucketId) -> None:
-        waiting = [table for table in (self.rows, *tables) if table.num_rows]
+        waiting = [table for table in (self.rows, *map(self._wanted, tables)) if table.num_rows]
         if waiting:
-            self.rows = pa.concat_tables(waiting).combine_chunks()
+            self.rows = together(waiting).combine_chunks()
         self.through = through
 
     def take(self, through: BucketId) -> pa.Table:
@@ -36,3 +42,9 @@ class InputQueue:
             count = int(np.searchsorted(self._given.numbers(self.rows, self._width_us), through + 1))
         taken, self.rows = self.rows.slice(0, count), self.rows.slice(count)
         return taken
+
+    def _wanted(self, table: pa.Table) -> pa.Table:
+        if self._begins_after == NOTHING or not table.num_rows:
+            return table
+        numbers = self._given.numbers(table, self._width_us)
+        return table.slice(int(np.searchsorted(numbers, self._begins_after + 1)))

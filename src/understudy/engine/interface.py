@@ -80,7 +80,8 @@ class CopyEngine(Protocol):
     def start(self, snapshot: Snapshot | None = None) -> None:
         """Begin, from nothing or from a snapshot. Called once, before anything else.
 
-        Raises EnvironmentFailed if the snapshot is damaged or that of another segment, partition or run.
+        Raises EnvironmentFailed if the snapshot is damaged or that of another segment, partition or run, and
+        FlowError if its fragments have changed since in a way that their states do not fit (see `fitting`).
         """
 
     def advance(self, inputs: Mapping[str, pa.Table], through: BucketId, emit: Emit) -> None:

@@ -15,7 +15,7 @@ same query.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from understudy.engine.facts import Facts, facts_of
 from understudy.engine.plan import PlanNode, parse_plan
 from understudy.engine.session import make_active
 from understudy.engine.source import FORMAT
+from understudy.engine.state_shape import Shape, shape_of
 from understudy.engine.tables import Tables, pinned_tables
 from understudy.engine.times import path_of, times_of
 from understudy.flow.errors import FlowError
@@ -104,6 +105,35 @@ def build_query(
     schema = to_arrow_schema(result.schema, timezone="UTC")
     frame = with_partition_numbers(fragment, result, dealt_to)
     return Query(frame, schema, plan, facts, path, pinned_tables(fragment, result))
+
+
+def query_shape(query: Query, inputs: Mapping[str, Input], time: str, width_us: int) -> Shape:
+    """The shape of a query's state, of the plan as Spark optimises it."""
+    optimised, leaves = _optimised(query.frame)
+    return shape_of(
+        plan=query.plan,
+        optimised=optimised,
+        leaves=leaves,
+        facts=query.facts,
+        inputs={name: given.time for name, given in inputs.items()},
+        time=time,
+        width_us=width_us,
+        schema=query.schema,
+    )
+
+
+def _optimised(frame: DataFrame) -> tuple[PlanNode, Sequence[str | None]]:
+    """The plan that runs, and of its leaves from left to right the inputs that they are."""
+    state = frame.sparkSession._jsparkSession.sessionState()
+    plan = state.optimizer().execute(frame._jdf.queryExecution().analyzed())
+    found = plan.collectLeaves()
+    leaves = [found.apply(index) for index in range(found.size())]
+    streaming = [leaf.getClass().getSimpleName().startswith("Streaming") for leaf in leaves]
+    names = [
+        str(leaf.extraOptions().get("input")) if live else None
+        for leaf, live in zip(leaves, streaming, strict=True)
+    ]
+    return parse_plan(plan.toJSON()), names
 
 
 def _plan_of(frame: DataFrame) -> PlanNode:

@@ -6,14 +6,16 @@ sinks, leaves as soon as its fragment is done with it: before the fragments that
 regard to other sinks. Fragments of which neither reads the other, directly or through others, run side by
 side where Spark has more than one core.
 
-The input queues and the states of all fragments are one snapshot.
+The input queues and the states of all fragments are one snapshot. It goes on under changed code as far as the
+states do (see `fitting`). Fragments of the segment may also have come or gone since: one that has come begins
+after the snapshot's last input bucket and keeps no state, and of one that has gone nothing is taken up.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,16 @@ import pyarrow as pa
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
 from understudy.core.shape.partition import Partition
+from understudy.engine.conforming import conformed
 from understudy.engine.consumers import Consumers
+from understudy.engine.fitting import refused_newcomer
 from understudy.engine.input_queue import InputQueue
 from understudy.engine.interface import Emit, Output, Snapshot
 from understudy.engine.lanes import Lanes
 from understudy.engine.query import Input
 from understudy.engine.spark import Advanced, SparkEngine
 from understudy.engine.storing import Digests, read_rows, seal_snapshot, verify_snapshot, write_rows
-from understudy.flow.errors import EnvironmentFailed
+from understudy.flow.errors import EnvironmentFailed, FlowError
 
 
 class SegmentEngine:
@@ -159,17 +163,36 @@ class SegmentEngine:
     def _restore(self, snapshot: Snapshot) -> None:
         manifest = verify_snapshot(snapshot)
         said = {key: manifest.get(key) for key in self._identity}
-        if said != self._identity:
+        states = manifest["engines"]
+        if said["flow"] != self._identity["flow"] or not self._is_of_these(states):
             raise EnvironmentFailed(
                 f"snapshot {snapshot.directory} is of {_shown(said)}, not of {_shown(self._identity)}"
             )
-        for name, engine in self._engines.items():
-            engine.start((_folder(snapshot.directory, name), manifest["engines"][name]))
+        self._require_stateless(self._engines.keys() - states.keys())
         self._through = manifest["through"]
+        for name, engine in self._engines.items():
+            if name in states:
+                engine.start((_folder(snapshot.directory, name), states[name]))
+            else:
+                engine.start(after=self._through)
         for (name, given), queue in self._queues.items():
+            if name not in states:
+                queue.begin_after(self._through)
             path = _queue_file(snapshot.directory, name, given)
+            rows = [conformed(read_rows(path), self._streams[given].schema)] if path.exists() else []
             through = self._engines[given].output_through if given in self._engines else self._through
-            queue.add([read_rows(path)] if path.exists() else [], through)
+            queue.add(rows, through)
+
+    def _is_of_these(self, states: Mapping[str, Any]) -> bool:
+        """Whether some of its fragments are in a snapshot, each with those that it reads inside."""
+        known = [name for name in self._engines if name in states]
+        same = all((g in states) == (g in self._engines) for name in known for g in self._reads[name])
+        return bool(known) and same
+
+    def _require_stateless(self, newcomers: Set[str]) -> None:
+        for name in self._engines:
+            if name in newcomers and (sentence := refused_newcomer(name, self._engines[name].shape)):
+                raise FlowError(sentence)
 
     def _run(self, emit: Emit) -> None:
         """Let every fragment take what its inputs have completed, each after those it reads."""

@@ -37,7 +37,8 @@ from pyspark.sql import DataFrame, SparkSession
 from understudy.core.bucket import NOTHING, BucketId, bucket_of, end_of
 from understudy.core.errors import BrokenInvariant, require
 from understudy.engine.blame import fails_everywhere, machines_fault, shortened
-from understudy.engine.dealing import Dealt
+from understudy.engine.conforming import conformed, together
+from understudy.engine.dealing import Dealt, hidden_column
 from understudy.engine.digest import canonical_order
 from understudy.engine.feed import ChannelClosed, GroupFeed
 from understudy.engine.horizon import horizon_of
@@ -46,6 +47,7 @@ from understudy.engine.query import Input, Query, build_query
 from understudy.engine.running import RunningQuery
 from understudy.engine.storing import link_checkpoint, read_rows, revive_checkpoint, write_rows
 from understudy.engine.times import times_of
+from understudy.flow.dealing import partition_numbers
 from understudy.flow.errors import ContractViolation, EnvironmentFailed, FlowError
 
 #: A state on disk: its folder, and what `SparkEngine.save` returned for it.
@@ -82,6 +84,7 @@ class SparkEngine:
         directory: Path,
         share: Share = WHOLE,
         dealt_to: Mapping[str, Dealt] = MappingProxyType({}),
+        shape: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self._inputs = dict(inputs)
@@ -98,7 +101,7 @@ class SparkEngine:
             options=feed.options(channel_name),
             dealt_to=dealt_to,
         )
-        self._identity = Identity(name, share, dict(dealt_to), self._query.tables.facts())
+        self._identity = Identity(name, share, dict(dealt_to), self._query.tables.facts(), shape)
         self._running = RunningQuery(feed, channel_name, name)
         self._checkpoint = self._directory / "checkpoint"
         self._group = 0
@@ -144,12 +147,22 @@ class SparkEngine:
         """Aggregates whose last digits depend on the grouping: with any, compare digests without floats."""
         return self._query.facts.rounding
 
-    def start(self, saved: Saved | None = None) -> None:
-        """Begin, from nothing or from a state whose files have been verified. Called once."""
+    @property
+    def shape(self) -> Mapping[str, Any]:
+        """The shape of its state (see `state_shape`)."""
+        return self._identity.shape
+
+    def start(self, saved: Saved | None = None, *, after: BucketId = NOTHING) -> None:
+        """Begin, from nothing or from a state whose files have been verified. Called once.
+
+        From nothing it begins with the bucket after `after`: a fragment that is new in a run keeps no state.
+        """
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             if saved is not None:
                 self._take_up(*saved)
+            elif after != NOTHING:
+                self._through, self._output_through = after, self._complete_through(after)
             self._launch()
         finally:
             # Closed meanwhile: its files may have come after they were removed.
@@ -200,7 +213,18 @@ class SparkEngine:
         self._group = facts["group"]
         self._through = facts["through"]
         self._output_through = facts["output_through"]
-        self._held = {n: read_rows(folder / f"held-{n}.arrow") for n in facts["held"]}
+        self._held = {n: self._renewed(read_rows(folder / f"held-{n}.arrow")) for n in facts["held"]}
+
+    def _renewed(self, rows: pa.Table) -> pa.Table:
+        """Held rows with the columns that the fragment puts out now, and dealt out to its consumers now."""
+        schema, dealt_to = self._query.schema, self._identity.dealt_to
+        if rows.column_names == [*schema.names, *map(hidden_column, dealt_to)]:
+            return rows
+        table = conformed(rows, schema)
+        for consumer, (keys, count) in dealt_to.items():
+            numbers = partition_numbers(table, keys, count).astype(np.int32)
+            table = table.append_column(hidden_column(consumer), pa.array(numbers))
+        return table
 
     def close(self) -> None:
         self._running.stop()
@@ -300,12 +324,16 @@ class SparkEngine:
         for table in arrived:
             for number, rows in self._by_bucket(table):
                 before = self._held.get(number)
-                self._held[number] = rows if before is None else pa.concat_tables([before, rows])
-        complete_us = end_of(self._through, self._width_us) - int(self._query.facts.lag_us)
-        self._output_through = max(self._output_through, bucket_of(complete_us, self._width_us) - 1)
+                self._held[number] = rows if before is None else together([before, rows])
+        self._output_through = max(self._output_through, self._complete_through(self._through))
         for number in sorted(n for n in self._held if n <= self._output_through):
             table = self._held.pop(number)
             ready[number] = canonical_order(table, times_of(table.combine_chunks(), self._query.time))
+
+    def _complete_through(self, through: BucketId) -> BucketId:
+        """The last output bucket that is complete once all input through `through` is processed."""
+        complete_us = end_of(through, self._width_us) - int(self._query.facts.lag_us)
+        return bucket_of(complete_us, self._width_us) - 1
 
     def _by_bucket(self, table: pa.Table) -> list[tuple[BucketId, pa.Table]]:
         if not table.num_rows:

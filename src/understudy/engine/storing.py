@@ -28,7 +28,7 @@ from understudy.engine.interface import Snapshot
 from understudy.flow.errors import EnvironmentFailed
 
 MANIFEST = "manifest.json"
-_LAYOUT = 2
+_LAYOUT = 3
 _ATTEMPTS_MAX = 5
 _STATE_FILE = re.compile(r"(\d+)\.(delta|snapshot)")
 
