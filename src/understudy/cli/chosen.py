@@ -1,7 +1,7 @@
 """The settings of a run: those of a new one, or those of the next generation of one that goes on.
 
-What an option does not say stays as it was. A change that the state or the log could not take is refused here,
-before anything starts.
+What an option does not say stays as it was. A change that the state or the log could not take is refused
+here, before anything starts.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def _going_on(arguments: Namespace, flow: Flow, former: RunSettings) -> RunSetti
         again = replace(again, partitions=former.partition_count)
     if arguments.store is not None and arguments.store != former.store:
         raise UserError(
-            f"The state of the run in {former.folder} is saved in {former.store_url}. Leave --store out, or copy "
-            "what is there and start the run from a folder with that store."
+            f"The state of the run in {former.folder} is saved in {former.store_url}. Leave --store out: a run "
+            "goes on where its state is."
         )
     return _saving(arguments, again)
 

@@ -54,7 +54,7 @@ class Interruption:
         return self._again
 
     def grant(self, seconds: float) -> None:
-        """The command may take so much longer to end: it saves what it has. A further signal is `asked_again`."""
+        """The command may take so much longer to end, because it saves what it has."""
         self._granted_s += seconds
         self._again = False
 

@@ -129,8 +129,8 @@ def _run(commands: Any) -> None:
     made.add_argument(
         "--folder",
         metavar="DIR",
-        help="the run's folder (a new one under runs/). One that holds a run that was stopped, or that broke: "
-        "the run goes on, as it was unless other options say otherwise",
+        help="the run's folder (a new one under runs/). If it holds a run that was stopped, or that broke, "
+        "that run goes on, as it was unless other options say otherwise",
     )
     made.add_argument(
         "--snapshot-every",
@@ -141,7 +141,7 @@ def _run(commands: Any) -> None:
     made.add_argument(
         "--store",
         metavar="URL",
-        help="where the state is saved: a folder, or a file system such as s3://bucket/path (in the run's folder)",
+        help="where the state is saved: a folder, or a URL such as s3://bucket/path (in the run's folder)",
     )
     made.add_argument("--port", type=_count(0, 65535), metavar="P", help="the gateway's port")
     made.add_argument(

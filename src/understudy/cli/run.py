@@ -168,7 +168,7 @@ class _Shown:
 
     def _tell_restarts(self) -> None:
         for name, child in self._run.children.items():
-            if child.incarnation > self._incarnations.get(name, 1):
+            if child.incarnation > self._incarnations.get(name, child.incarnation):
                 self._view.say(f"{name} died and was started again")
             self._incarnations[name] = child.incarnation
 

@@ -1,5 +1,5 @@
-"""Saved state, as `understudy run` shows it: from where a run goes on, what was lost and came back, since when
-nothing is saved, and the last snapshots before a stop.
+"""Saved state, as `understudy run` shows it: from where a run goes on, what was lost and came back, since
+when nothing is saved, and the last snapshots before a stop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`understudy stop`: end a run in good order, from anywhere on its machine.
 
-The process that started the run does it, as on Ctrl-C. Its number is in the run's folder, and the folder's lock
-shows whether it lives.
+The process that started the run does it, as on Ctrl-C. Its number is in the run's folder, and the folder's
+lock shows whether it lives.
 """
 
 from __future__ import annotations

@@ -28,13 +28,13 @@ def require_able(former: RunSettings) -> None:
     """Raise `UserError` if there is nothing to go on with."""
     if finished_file(former.path).exists():
         raise UserError(
-            f"{former.path} holds a run that is finished: every source has ended and everything is delivered. "
-            "Start the flow again in a new folder."
+            f"{former.path} holds a run that is finished: every source has ended and everything is "
+            "delivered. Start the flow again in a new folder."
         )
     if not former.saves:
         raise UserError(
-            f"{former.path} holds a run that saved no state, so it cannot go on. Start the flow again in a new "
-            "folder, with --snapshot-every."
+            f"{former.path} holds a run that saved no state, so it cannot go on. Start the flow again in a "
+            "new folder, with --snapshot-every."
         )
 
 

@@ -211,8 +211,8 @@ class Gateway:
     # --- status ------------------------------------------------------------------------------------------
 
     def _admit_status(self, _hello: Mapping[str, Any]) -> Accepted:
-        """Sends the status when a connection opens, and again for every frame that arrives. A frame may ask that
-        no more rows be taken and that every state be saved: the run is about to be stopped.
+        """Sends the status when a connection opens, and again for every frame that arrives. A frame may ask
+        that no more rows be taken and that every state be saved: the run is about to be stopped.
         """
         box: list[Channel] = []
 

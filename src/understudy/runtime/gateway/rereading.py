@@ -1,8 +1,8 @@
 """Reading the log again for copies that begin from a saved state, beside the dataflow.
 
 A copy that begins again asks for what follows a number from long ago. The outlet asks for it piece by piece
-(`core.edge.refill`), and here each piece is read, by one thread for all copies. A reader is kept for each copy,
-so that the next piece goes on where the last one ended.
+(`core.edge.refill`), and here each piece is read, by one thread for all copies. A reader is kept for each
+copy, so that the next piece goes on where the last one ended.
 """
 
 from __future__ import annotations
