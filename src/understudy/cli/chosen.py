@@ -74,8 +74,8 @@ def _going_on(arguments: Namespace, flow: Flow, former: RunSettings) -> RunSetti
         again = replace(again, partitions=former.partition_count)
     if arguments.store is not None and arguments.store != former.store:
         raise UserError(
-            f"The state of the run in {former.folder} is saved in {former.store_url}. Leave --store out: a run "
-            "goes on where its state is."
+            f"The state of the run in {former.folder} is saved in {former.store_url}. Leave --store out: a "
+            "run goes on where its state is."
         )
     return _saving(arguments, again)
 
