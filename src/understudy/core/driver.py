@@ -20,6 +20,7 @@ from understudy.core.host.parcels import (
     Cut,
     Dispatch,
     FetchState,
+    HoldState,
     HostEvent,
     Leave,
     Lend,
@@ -29,6 +30,7 @@ from understudy.core.host.parcels import (
     Save,
     Snap,
     Start,
+    StartHeld,
     Tell,
     Unlend,
     Work,
@@ -61,8 +63,14 @@ class Ports(Protocol):
 
     def fetch(self, wanted: FetchState) -> None:
         """Fetch a snapshot from another process and start an engine from it; `Installed` or `FetchFailed`
-        follows, and `Progress` meanwhile.
+        follows, and `Progress` meanwhile. One that is to be held starts nothing; `Received` follows.
         """
+
+    def hold(self, copy: Copy, epoch: int, attempt: int) -> None:
+        """Keep the snapshot of this attempt, which was received, in the place of the one before."""
+
+    def start_held(self, copy: Copy, epoch: int) -> None:
+        """Start an engine from the snapshot that is held for this copy; `Began` follows."""
 
     def leave(self, copy: Copy, epoch: int) -> None:
         """End the copy's engine and forget its snapshots."""
@@ -127,6 +135,10 @@ class Driver:
                     ports.wait(copy, epoch)
                 case FetchState():
                     ports.fetch(instruction)
+                case HoldState(copy, epoch, attempt):
+                    ports.hold(copy, epoch, attempt)
+                case StartHeld(copy, epoch):
+                    ports.start_held(copy, epoch)
                 case Leave(copy, epoch):
                     ports.leave(copy, epoch)
                 case Snap(copy, epoch, version):

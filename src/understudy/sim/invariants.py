@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from understudy.core.bucket import BucketId
+from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.outlet import Outlet
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import STORE, Copy, Partition
@@ -70,7 +71,7 @@ def check_kept(world: World) -> None:
 def _needs(process: Process, view: View) -> Iterator[tuple[Copy, BucketId]]:
     """What the copies of a process, seated in this view, have taken so far."""
     for copy, resident in process.host.residents.items():
-        if resident.machine.below is None or not resident.begun:
+        if resident.machine.below is None or not resident.machine.holds:
             continue
         if copy.partition not in view.partitions or view.holds(copy, process.name, resident.epoch):
             yield copy, min(inlet.taken for inlet in resident.machine.below.inlets.values())
@@ -99,8 +100,10 @@ def _gone(world: World, view: View, producer: Partition, consumer: Copy) -> Iter
         ):
             continue
         worker = world.processes[node].workers[copy]
-        if worker.fetched is not None:
-            yield dict(worker.fetched.state.outlets)[consumer.partition].gone_through
+        if not world.processes[node].host.residents[copy].begun:
+            # What is on its way to a backup, or held by it, or the empty state with which it began.
+            moved = worker.fetched or worker.held
+            yield NOTHING if moved is None else dict(moved.state.outlets)[consumer.partition].gone_through
         else:
             machine = world.processes[node].host.residents[copy].machine
             assert machine.above is not None
@@ -159,7 +162,7 @@ def _check_delivered(world: World) -> None:
 def _check_seats(world: World, view: View) -> None:
     controller = world.store.leader.controller
     for copy, seat in view.seats.items():
-        if seat.status is Status.ACTIVE:
+        if seat.status.has_state:
             _converged(seat.node in world.processes, f"{copy} is active on {seat.node}, which is dead")
         else:
             free = [] if world.setup.isolated else controller.eligible(copy)
@@ -170,9 +173,18 @@ def _check_seats(world: World, view: View) -> None:
 def _check_process(world: World, process: Process) -> None:
     taken = world.setup.flow.reference.taken
     for copy, resident in process.host.residents.items():
-        _converged(resident.begun, f"{copy} on {process.name} never began")
-        for partition, end in resident.machine.ends.items():
-            live = {r for r, status in end.status.items() if status is not Status.DEAD}
+        machine = resident.machine
+        _converged(machine.holds, f"{copy} on {process.name} never began")
+        for partition, end in machine.ends.items():
+            if machine.backs_up and isinstance(end, Outlet):
+                continue
+            # A backup takes output and gives none.
+            passive = isinstance(end, Inlet) and world.setup.timing.ship_ms > 0
+            live = {
+                r
+                for r, s in end.status.items()
+                if s is Status.ACTIVE or (s is not Status.DEAD and not passive)
+            }
             attached = end.attached == live
             _converged(attached, f"{copy} on {process.name}: {partition} is attached by {end.attached}")
             if isinstance(end, Outlet):

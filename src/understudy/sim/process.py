@@ -9,6 +9,7 @@ action, so an exploration may keep the answer.
     ("produce", copy)            an engine puts out what its group completed; a sink has written its group
     ("finish", copy)             the engine stands still again
     ("snap", copy, ok)           a snapshot is taken, or failed
+    ("resume", copy)             a backup's engine stands ready, from the snapshot that it holds
     ("saved", copy, floor)       a snapshot is in the vault, which keeps nothing older; None: it failed
     ("reread", source, consumer, after)
                                  the log's next bucket is read again for a consumer
@@ -49,6 +50,7 @@ from understudy.core.replica.events import (
     Processed,
     Produced,
     Progress,
+    Received,
     Saved,
     SaveFailed,
     SnapshotFailed,
@@ -151,7 +153,7 @@ class Process:
         """Whether this copy's state is here: in its engine, or fetched and not installed yet."""
         worker, resident = self.workers.get(copy), self.host.residents.get(copy)
         fetched = worker is not None and worker.fetched is not None
-        return fetched or (resident is not None and resident.begun)
+        return fetched or (resident is not None and resident.machine.holds)
 
     # --- the one way in ----------------------------------------------------------------------------------
 
@@ -182,6 +184,10 @@ class Process:
                 self.driver.handle(event)  # type: ignore[arg-type]
             case "start", Copy() as copy, kept:
                 self._start(self.workers[copy], kept)  # type: ignore[arg-type]
+            case "resume", Copy() as copy:
+                worker = self.workers[copy]
+                worker.resuming = False
+                self._start(worker, worker.held)
             case "saved", Copy() as copy, floor:
                 self._saved(self.workers[copy], floor)  # type: ignore[arg-type]
             case "reread", Copy() as source, Copy() as consumer, int(after):
@@ -317,6 +323,12 @@ class Process:
     def _install(self, worker: SimWorker, ok: bool) -> None:
         assert worker.fetching is not None and worker.fetched is not None
         attempt, kept = worker.fetching.attempt, worker.fetched
+        if worker.fetching.hold and ok:
+            # The host says `hold` if it still wants it.
+            self._inside(worker, Received(attempt, kept.state.through))
+            if worker.fetched is kept:
+                worker.fetching = worker.fetched = None
+            return
         worker.fetching = worker.fetched = None
         if not ok:
             self._inside(worker, FetchFailed(attempt, "the engine does not start"))
@@ -349,6 +361,17 @@ class Process:
 
     def wait(self, copy: Copy, epoch: int) -> None:
         self.workers[copy] = SimWorker(copy, epoch)
+
+    def hold(self, copy: Copy, epoch: int, attempt: int) -> None:
+        worker = self.workers[copy]
+        worker.held, worker.fetched, worker.fetching = worker.fetched, None, None
+        assert worker.held is not None
+        worker.given = worker.held.state.through
+        for observer in self.observers:
+            observer.installed(self.name, copy, worker.held.state, worker.held.engine)
+
+    def start_held(self, copy: Copy, epoch: int) -> None:
+        self.workers[copy].resuming = True
 
     def fetch(self, wanted: FetchState) -> None:
         worker = self.workers[wanted.copy]

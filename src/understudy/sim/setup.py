@@ -51,4 +51,5 @@ class Setup:
             layout=dict(self.layout) or None,
             isolated=self.isolated,
             saved=self.saved,
+            passive=self.timing.ship_ms > 0,
         )

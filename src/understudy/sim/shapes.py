@@ -12,7 +12,7 @@ from understudy.sim.flow import Flow
 from understudy.sim.setup import Setup
 
 BUCKETS_MAX = 24
-POLICIES = ("none", "pair", "flux", "cluster")
+POLICIES = ("none", "pair", "flux", "cluster", "passive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def shape_of(policy: str, random: Random, replicas: int | None = None, *, saved:
     shape = _shape_of(policy, random, replicas)
     if not saved or shape.setup.isolated:
         return shape
-    timing = Timing(save_ms=random.choice((100, 1_000, 4_000)))
+    timing = replace(shape.setup.timing, save_ms=random.choice((100, 1_000, 4_000)))
     limits = replace(shape.setup.limits, save_bytes_max=random.choice((1, 8, 1_000)))
     return Shape(replace(shape.setup, timing=timing, limits=limits), shape.spares)
 
@@ -44,6 +44,11 @@ def _shape_of(policy: str, random: Random, replicas: int | None) -> Shape:
             count = replicas or 2
             setup = _setup(random, _segments(random), count, random.randint(count, 5))
             return Shape(setup, random.randint(0, 3))
+        case "passive":
+            count = replicas or 2
+            setup = _setup(random, _segments(random), count, random.randint(count, 5))
+            timing = Timing(ship_ms=random.choice((100, 500)))
+            return Shape(replace(setup, timing=timing), random.randint(0, 3))
         case "cluster":
             count = replicas or 2
             setup = _setup(random, _segments(random), count, count * random.randint(1, 2), isolated=True)

@@ -21,6 +21,7 @@ from understudy.core.host.edges import Edges
 from understudy.core.host.host import Host
 from understudy.core.host.places import Places
 from understudy.core.host.resident import Resident
+from understudy.core.replica.backing import Backing
 from understudy.core.replica.consumer import Consumer
 from understudy.core.replica.movement import Borrowing, Lending
 from understudy.core.replica.producer import Producer
@@ -48,6 +49,7 @@ WALKED = frozenset(
             Places,
             Resident,
             Consumer,
+            Backing,
             Borrowing,
             Lending,
             Producer,
@@ -64,7 +66,7 @@ FIXED = frozenset(
         *("name", "topology", "limits", "timing", "isolated", "flow", "observers", "dealing", "lag_buckets"),
         *("replicas", "nodes_wanted", "layout", "grace_ms", "make_controller", "copy", "buckets_max"),
         *("bytes_max", "group_buckets_max", "group_bytes_max", "acks_when_processed", "own"),
-        *("stored", "backed", "saved", "save_bytes_max", "first_epoch"),
+        *("stored", "backed", "saved", "save_bytes_max", "first_epoch", "paced"),
     }
 )
 #: What only records the past, or is derived from the rest: copied, and no part of its state.

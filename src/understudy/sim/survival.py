@@ -59,7 +59,7 @@ def sure_active(world: World, partition: Partition, besides: str) -> bool:
     unsure = doomed(world) | {besides}
     return all(
         any(
-            view.seat(copy).status is Status.ACTIVE and node not in unsure
+            view.seat(copy).status.has_state and node not in unsure
             for copy, node in holders(world, view, partition).items()
         )
         for view in views(world)
@@ -93,7 +93,7 @@ def may_suspect(world: World, node: str) -> bool:
             seat.node
             for view in views(world)
             for _, seat in seats_of(view, partition)
-            if seat.status is Status.ACTIVE and seat.node != node
+            if seat.status.has_state and seat.node != node
         ]
         if others and not sure_active(world, partition, node):
             return False

@@ -39,5 +39,8 @@ class SimWorker:
     fetched: Kept | None = None
     #: The fetch makes no progress and never will.
     hangs: bool = False
+    #: A backup's snapshot; and whether its engine is to start from it.
+    held: Kept | None = None
+    resuming: bool = False
     #: The version that is on its way into the vault.
     saving: int | None = None

@@ -7,7 +7,7 @@ numbers nor counts time: a random schedule, an exploration and a clock differ on
     ("lose", serial, to)         the rest of a broken connection is lost, its end is noticed
     ("call", caller, callee)     a connection that is needed is made, or made again
     ("hang up", caller, callee)  one that is needed no longer is closed
-    ("start" | "produce" | "finish" | "snap" | "save" | "fetch" | "install", node, copy)
+    ("start" | "resume" | "produce" | "finish" | "snap" | "save" | "fetch" | "install", node, copy)
                                  the next step of an engine, a sink or a movement of state
     ("reread", source, consumer, after)
                                  a source's log is read again for a consumer
@@ -221,6 +221,8 @@ class World:
                 found.append(("snap", name, copy))
             if worker.saving is not None:
                 found.append(("save", name, copy))
+            if worker.resuming:
+                found.append(("resume", name, copy))
             if worker.fetched is not None:
                 found.append(("install", name, copy))
             elif worker.fetching is not None and not worker.hangs:
@@ -281,7 +283,7 @@ class World:
                 # The newest may be damaged; then the one before it is used.
                 at = 0 if rest else -1
                 self._act(name, ("start", copy, kept[at] if kept else None))
-            case ("produce" | "finish") as what, str(name), Copy() as copy:
+            case ("produce" | "finish" | "resume") as what, str(name), Copy() as copy:
                 self._act(name, (what, copy))
             case "save", str(name), Copy() as copy, *rest:
                 self._save(name, copy, ok=not rest)

@@ -61,10 +61,13 @@ class Inlet:
         *,
         own: int | None = None,
         through: BucketId = NOTHING,
+        passive: bool = False,
     ) -> None:
         self.name = name
         self.status = dict(statuses)
         self.own = own
+        #: A backup's inlet acknowledges what its snapshot holds, and asks no copy to send.
+        self.passive = passive
         self.attached: set[int] = set()
         self.sender: int | None = None
         self.probed: int | None = None
@@ -143,6 +146,17 @@ class Inlet:
         self.taken = through
         return [Send(replica, Ack(through)) for replica in sorted(self.attached)]
 
+    def hold(self, through: BucketId) -> list[Send | Take]:
+        """The backup's snapshot holds everything through this number."""
+        require(self.passive, f"{self.name} takes data, and was told what it holds")
+        self.received = self.taken = max(self.taken, through)
+        return [Send(replica, Ack(self.taken)) for replica in sorted(self.attached)]
+
+    def take_over(self) -> list[Send | Take]:
+        """The backup works from now on."""
+        self.passive = False
+        return self._choose_sender()
+
     # --- connections and take-over -----------------------------------------------------------------------
 
     def _attach(self, replica: int) -> list[Send | Take]:
@@ -170,6 +184,8 @@ class Inlet:
     def _choose_sender(self) -> list[Send | Take]:
         """Keep the sender there is, else take the probed copy, else ask another; probe the own copy."""
         asked: list[Send | Take] = []
+        if self.passive:
+            return asked
         if self.sender is None and self.probed is not None:
             self.sender, self.probed = self.probed, None
         if self.sender is None and self.attached:
@@ -194,7 +210,8 @@ class Inlet:
         if self.sender is not None:
             require(self.sender in self.attached, f"replica {self.sender} is to send but is not attached")
         else:
-            require(not self.attached, "copies are attached, and none of them is asked to send")
+            idle = self.passive or not self.attached
+            require(idle, "copies are attached, and none of them is asked to send")
         if self.probed is not None:
             require(self.sender not in (None, self.probed), f"replica {self.probed} is probed for nothing")
             require(self.probed in self.attached, f"replica {self.probed} is probed and is not attached")

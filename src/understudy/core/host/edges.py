@@ -47,9 +47,9 @@ class Edges:
         return done
 
     def open_all(self, resident: Resident, node: str | None = None) -> list[Dispatch]:
-        """Try every edge to a producer, or every one to that process."""
+        """Try every edge to a producer, or every one to that process. A backup has these edges, too."""
         done: list[Dispatch] = []
-        for producer in resident.producers if resident.begun else ():
+        for producer in resident.producers if resident.machine.holds else ():
             if node is None or node == self.places.node_of(producer):
                 done += self._try(resident, producer)
         return done
@@ -57,14 +57,14 @@ class Edges:
     def open_untried(self, resident: Resident) -> list[Dispatch]:
         """A producer may have said that it is here before this host had heard of its seat."""
         done: list[Dispatch] = []
-        for producer in resident.producers if resident.begun else ():
+        for producer in resident.producers if resident.machine.holds else ():
             if producer not in resident.tried:
                 done += self._try(resident, producer)
         return done
 
     def producer_here(self, resident: Resident, producer: Copy) -> list[Dispatch]:
         """A producer says that it has its state, or may have more to offer than when it was last tried."""
-        known = resident.begun and producer in resident.producers
+        known = resident.machine.holds and producer in resident.producers
         return self._try(resident, producer) if known else []
 
     def _try(self, resident: Resident, producer: Copy) -> list[Dispatch]:

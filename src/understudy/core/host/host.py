@@ -34,6 +34,7 @@ from understudy.core.host.parcels import (
     Dispatch,
     FetchState,
     Here,
+    HoldState,
     HostEvent,
     HostInstruction,
     Inside,
@@ -52,6 +53,7 @@ from understudy.core.host.parcels import (
     Say,
     Snap,
     Start,
+    StartHeld,
     Tell,
     Unlend,
     ViewSeen,
@@ -71,6 +73,7 @@ from understudy.core.replica.events import (
     CopyInstruction,
     DropSnapshot,
     Fetch,
+    Hold,
     Installed,
     KeepSnapshot,
     MoveFailed,
@@ -78,9 +81,12 @@ from understudy.core.replica.events import (
     Offered,
     Process,
     ReadLog,
+    Received,
+    Resume,
     SaveDue,
     SaveSnapshot,
     SendTo,
+    ShipDue,
     StandbyGone,
     TakeSnapshot,
 )
@@ -160,6 +166,8 @@ class Host(Machine[HostEvent, HostInstruction]):
                     self._drive(resident, inner)
                     if isinstance(inner, Installed):
                         self._begun(resident)
+                    elif isinstance(inner, Received):
+                        self._out += self.edges.open_untried(resident)
             case Began(copy, epoch, saved):
                 resident = self._resident(copy, epoch)
                 if resident is not None:
@@ -180,6 +188,11 @@ class Host(Machine[HostEvent, HostInstruction]):
         self._out += self.edges.connect(resident)
         if self.saved:
             self._out.append(SetTimer(("save", resident.copy, resident.epoch), self.timing.save_ms))
+        if self.timing.ship_ms:
+            for node in self.places.partners(resident.copy.partition):
+                self._out += self.connections.dispatch(node, Here(resident.copy, resident.epoch))
+            resident.machine.lending.paced = True
+            self._out.append(SetTimer(("ship", resident.copy, resident.epoch), self.timing.ship_ms))
 
     def _told(self, event: HostEvent) -> object:
         return told(event)
@@ -226,21 +239,24 @@ class Host(Machine[HostEvent, HostInstruction]):
         own = resident.copy.partition
         if own not in self.topology.ends and not self.places.isolated:
             for change in changes(old.partitions[own], new.partitions[own]):
-                waited = old.partitions[own].seats[change.replica].status is Status.STDBY
+                waited = old.partitions[own].seats[change.replica].status in (Status.STDBY, Status.BACKUP)
                 if change.replica != resident.copy.replica and waited:
                     self._drive(resident, StandbyGone(Copy(own, change.replica)))
                 elif change == Activated(resident.copy.replica):
                     self._carry_out(resident, resident.machine.activated())
-
         if own not in self.topology.ends:
             resident.machine.saves = self.saved and self.places.saves(resident.copy)
 
     def _take_seat(self, copy: Copy) -> None:
-        resident = self.residents[copy] = resident_of(copy, self.places, self.limits, saved=self.saved)
-        if self.places.waits(copy, self.name, resident.epoch):
+        waits = self.places.waits(copy, self.name, self.places.seat_epoch(copy))
+        backup = waits and self.timing.ship_ms > 0
+        resident = self.residents[copy] = resident_of(
+            copy, self.places, self.limits, saved=self.saved, backup=backup
+        )
+        if waits:
             self._out.append(Await(copy, resident.epoch))
             self._out.append(SetTimer(("stuck", copy, resident.epoch), self.timing.stuck_ms))
-            self._carry_out(resident, resident.machine.borrow())
+            self._carry_out(resident, resident.machine.borrow(to_hold=backup))
         else:
             self._out.append(Start(copy, resident.epoch))
 
@@ -290,6 +306,11 @@ class Host(Machine[HostEvent, HostInstruction]):
                 if resident is not None:
                     self._out.append(SetTimer(key, self.timing.save_ms))
                     self._drive(resident, SaveDue())
+            case ("ship", Copy() as copy, int(epoch)):
+                resident = self._resident(copy, epoch)
+                if resident is not None:
+                    self._out.append(SetTimer(key, self.timing.ship_ms))
+                    self._drive(resident, ShipDue())
             case ("try", Copy() as copy, int(epoch), Copy() as producer):
                 resident = self._resident(copy, epoch)
                 if resident is not None:
@@ -332,6 +353,8 @@ class Host(Machine[HostEvent, HostInstruction]):
                 if self.places.sits(copy, node, epoch):
                     for resident in self.residents.values():
                         self._out += self.edges.producer_here(resident, copy)
+                        if resident.copy.partition == copy.partition and resident.machine.backs_up:
+                            self._carry_out(resident, resident.machine.ask_again())
             case Attach():
                 producer = self._resident(parcel.to, parcel.to_epoch)
                 if producer is not None:
@@ -346,11 +369,11 @@ class Host(Machine[HostEvent, HostInstruction]):
                     self._out.append(SetTimer(("try", to, lacking.epoch, sender), self.timing.ask_ms))
                     if not lacking.is_fed_by(sender.partition):
                         self._out.append(Tell(CopyLacks(to, lacking.epoch, sender.partition)))
-            case Request(sender, epoch, to, attempt):
+            case Request(sender, epoch, to, attempt, holds):
                 lender = self.residents.get(to)
                 own = sender.partition == to.partition
                 if lender is not None and own and self.places.waits(sender, node, epoch):
-                    self._drive(lender, Asked(sender, epoch, attempt))
+                    self._drive(lender, Asked(sender, epoch, attempt, holds))
             case Offering(sender, epoch, to, to_epoch, attempt, version):
                 borrower = self._resident(to, to_epoch)
                 own = sender.partition == to.partition
@@ -411,21 +434,25 @@ class Host(Machine[HostEvent, HostInstruction]):
                     if node is not None:
                         offering = Offering(copy, epoch, standby, to_epoch, attempt, version)
                         self._out += self.connections.dispatch(node, offering)
-                case Ask(attempt):
-                    self._ask(resident, attempt)
+                case Ask(attempt, holds):
+                    self._ask(resident, attempt, holds)
+                case Hold(attempt):
+                    self._out.append(HoldState(copy, epoch, attempt))
+                case Resume():
+                    self._out.append(StartHeld(copy, epoch))
                 case AskAgainLater():
                     self._out.append(SetTimer(("ask", copy, epoch), self.timing.ask_ms))
-                case Fetch(lender, attempt, version):
+                case Fetch(lender, attempt, version, hold):
                     node = self.places.node_of(lender)
                     require(node is not None, f"{lender} offered its state and has no seat")
                     assert node is not None
-                    self._out.append(FetchState(copy, epoch, node, lender, attempt, version))
+                    self._out.append(FetchState(copy, epoch, node, lender, attempt, version, hold))
                 case CaughtUp():
                     self._out.append(Tell(CopyCaughtUp(copy, epoch)))
                 case MoveFailed(why, holds_state):
                     self._out.append(Tell(CopyMoveFailed(copy, epoch, why, holds_state)))
 
-    def _ask(self, resident: Resident, attempt: int) -> None:
+    def _ask(self, resident: Resident, attempt: int, holds: BucketId | None) -> None:
         """Ask an active copy for its state: another one with every attempt."""
         lenders = self.places.lenders(resident.copy.partition)
         if not lenders:
@@ -434,7 +461,7 @@ class Host(Machine[HostEvent, HostInstruction]):
         reached = [copy for copy, node in lenders.items() if self.connections.stands(node)]
         if reached:
             to = reached[(attempt - 1) % len(reached)]
-            request = Request(resident.copy, resident.epoch, to, attempt)
+            request = Request(resident.copy, resident.epoch, to, attempt, holds)
             self._out += self.connections.dispatch(lenders[to], request)
 
     def check(self) -> None:

@@ -31,5 +31,7 @@ class Timing:
     ask_ms: int = 500
     #: For any progress of a standby's catch-up.
     stuck_ms: int = 60_000
+    #: Between two snapshots that an active copy ships to its backups; 0: there are no backups.
+    ship_ms: int = 0
     #: Between two snapshots of a partition in the store; 0: the run saves no state.
     save_ms: int = 0

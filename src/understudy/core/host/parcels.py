@@ -84,12 +84,13 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A standby to an active copy of its partition: I need your state."""
+    """A standby to an active copy of its partition: I need your state. A backup tells what it holds."""
 
     sender: Copy
     epoch: int
     to: Copy
     attempt: int
+    holds: BucketId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,8 @@ class Await:
 @dataclass(frozen=True, slots=True)
 class FetchState:
     """Fetch the snapshot of this version from that copy on that node, and start an engine from it; then say
-    `Inside` with `Installed` or `FetchFailed`.
+    `Inside` with `Installed` or `FetchFailed`. With `hold`, start nothing; say `Received`, and keep it if
+    `HoldState` follows.
     """
 
     copy: Copy
@@ -208,6 +210,24 @@ class FetchState:
     lender: Copy
     attempt: int
     version: int
+    hold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HoldState:
+    """Keep the snapshot of this attempt, which was received, for this backup in the place of the one before."""
+
+    copy: Copy
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartHeld:
+    """Start an engine from the snapshot that this backup holds; then say `Began` with its state."""
+
+    copy: Copy
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +321,8 @@ HostInstruction = (
     | Start
     | Await
     | FetchState
+    | HoldState
+    | StartHeld
     | Leave
     | Work
     | Snap

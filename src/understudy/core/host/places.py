@@ -48,16 +48,16 @@ class Places:
         return self.view is not None and self.view.holds(copy, node, epoch)
 
     def waits(self, copy: Copy, node: str, epoch: int) -> bool:
-        """Whether a standby of that node sits there: a request may arrive when it has long caught up."""
+        """Whether a standby or backup of that node sits there: a request may come when it is long active."""
         view = self.view
-        return view is not None and view.holds(copy, node, epoch) and view.seat(copy).status is Status.STDBY
+        return view is not None and view.holds(copy, node, epoch) and _borrows(view.seat(copy).status)
 
     def partners(self, partition: Partition) -> list[str]:
         """Where the copies of a partition live while one of them needs the state of another."""
         if self.view is None or partition in self.topology.ends:
             return []
         seats = self.view.partitions[partition].seats
-        waits = any(seat.status is Status.STDBY for seat in seats)
+        waits = any(_borrows(seat.status) for seat in seats)
         return [seat.node for seat in seats if seat.alive] if waits else []
 
     def lenders(self, partition: Partition) -> dict[Copy, str]:
@@ -81,3 +81,7 @@ class Places:
             seats = self.view.partitions[partition].seats
             found[partition] = {r: s.status for r, s in enumerate(seats) if not narrow or r == of.replica}
         return found
+
+
+def _borrows(status: Status) -> bool:
+    return status in (Status.STDBY, Status.BACKUP)

@@ -69,10 +69,10 @@ class Resident:
         return self.machine.above.outlets[consumer.partition].buffer.produced_through
 
 
-def resident_of(copy: Copy, places: Places, limits: Limits, *, saved: bool) -> Resident:
+def resident_of(copy: Copy, places: Places, limits: Limits, *, saved: bool, backup: bool) -> Resident:
     """A copy at its seat in the newest view, which has taken and produced nothing yet.
 
-    `saved` says that the run saves its state in a store.
+    `saved` says that the run saves its state in a store; `backup`, that this copy does not work as yet.
     """
     producers, consumers = places.topology.producers, places.topology.consumers
     between = any(partition not in places.topology.ends for partition in producers(copy.partition))
@@ -82,6 +82,7 @@ def resident_of(copy: Copy, places: Places, limits: Limits, *, saved: bool) -> R
         places.statuses(producers(copy.partition), copy),
         group_buckets_max=limits.group_buckets_max,
         group_bytes_max=limits.group_bytes_max,
+        passive=backup,
     )
     above = Producer(
         f"producer of {copy}",

@@ -36,6 +36,7 @@ class Consumer:
         group_bytes_max: int = 64 * 2**20,
         through: BucketId = NOTHING,
         acks_when_processed: bool = False,
+        passive: bool = False,
     ) -> None:
         self.name = name
         self.own = own
@@ -45,7 +46,7 @@ class Consumer:
         self.manages = LimitGroups()
         self.acks_when_processed = acks_when_processed
         self.inlets = {
-            partition: Inlet(f"{name} from {partition}", statuses, own=own, through=through)
+            partition: Inlet(f"{name} from {partition}", statuses, own=own, through=through, passive=passive)
             for partition, statuses in sorted(producers.items())
         }
         self.merge = Merge(tuple(self.inlets), through=through)
@@ -94,6 +95,22 @@ class Consumer:
         self.processed = through
         for partition, inlet in self.inlets.items():
             self.inlets[partition] = Inlet(inlet.name, inlet.status, own=self.own, through=through)
+
+    def hold(self, through: BucketId) -> list[SendTo]:
+        """A backup's snapshot holds everything through this number."""
+        self.merge = Merge(tuple(self.inlets), through=through)
+        self.processed = through
+        sent: list[SendTo] = []
+        for partition, inlet in self.inlets.items():
+            sent += self._carried(partition, inlet.hold(through))
+        return sent
+
+    def take_over(self) -> list[SendTo]:
+        """A backup's engine has started from its snapshot: ask for what follows."""
+        sent: list[SendTo] = []
+        for partition, inlet in self.inlets.items():
+            sent += self._carried(partition, inlet.take_over())
+        return sent
 
     def held(self, keeper: int, through: BucketId) -> list[SendTo]:
         """Tell every producer what the store holds of this partition."""

@@ -50,6 +50,8 @@ class Asked:
     standby: Copy
     epoch: int
     attempt: int
+    #: A backup tells what it holds already.
+    holds: BucketId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,19 @@ class Installed:
 
     attempt: int
     state: CopyState
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The snapshot of this attempt has arrived for a backup, with the input through that number."""
+
+    attempt: int
+    through: BucketId
+
+
+@dataclass(frozen=True, slots=True)
+class ShipDue:
+    """The time for the next snapshot for backups has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,17 +238,31 @@ class Ask:
     """Ask an active copy of this partition for its state; the host knows which can be reached."""
 
     attempt: int
+    holds: BucketId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """Fetch the snapshot that this copy keeps and start the engine from it; then say `Installed`, or
-    `FetchFailed`.
+    `FetchFailed`. With `hold`, start nothing; say `Received`, and keep it if `Hold` follows.
     """
 
     lender: Copy
     attempt: int
     version: int
+    hold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keep the snapshot of this attempt, which was received, in the place of the one before."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Start the engine from the snapshot that this backup holds; then say `Began` with its state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +294,8 @@ CopyInstruction = (
     | DropSnapshot
     | Ask
     | Fetch
+    | Hold
+    | Resume
     | AskAgainLater
     | CaughtUp
     | MoveFailed

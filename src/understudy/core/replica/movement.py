@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from understudy.core.bucket import BucketId
 from understudy.core.errors import require
 from understudy.core.replica.events import (
     Ask,
@@ -62,6 +63,9 @@ class Lending:
     lent: dict[Copy, tuple[Asked, int]] = field(default_factory=dict)
     #: Whether the engine must stand still for its snapshot.
     paused: bool = False
+    #: Whether backups are served only every so often, and whether their time has come.
+    paced: bool = False
+    ship_due: bool = True
     #: The store wants a snapshot; one is being taken for it; the version that is on its way there.
     save_wanted: bool = False
     taking_to_save: bool = False
@@ -81,13 +85,17 @@ class Lending:
         """The store wants the next snapshot, unless one is on its way there."""
         self.save_wanted = self.saving is None and not self.taking_to_save
 
-    def stands_still(self) -> list[CopyInstruction]:
-        """The engine stands still: take the snapshot that is wanted, if one is."""
-        if not self.wanted and not self.save_wanted:
+    def stands_still(self, handed: BucketId) -> list[CopyInstruction]:
+        """The engine stands still with this much input: take the snapshot that is wanted, if one is."""
+        # A backup that holds as much waits for more.
+        served = {s: r for s, r in self.wanted.items() if r.holds is None or r.holds < handed}
+        if not self.save_wanted and not (served and self.ship_due):
             return []
         require(not self.paused, "two snapshots were taken at once")
-        self.taking, self.wanted = self.wanted, {}
+        self.taking = served
+        self.wanted = {s: request for s, request in self.wanted.items() if s not in served}
         self.taking_to_save, self.save_wanted = self.save_wanted, False
+        self.ship_due = not self.paced
         self.paused = True
         self.version += 1
         return [TakeSnapshot(self.version)]

@@ -20,6 +20,7 @@ from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.messages import Attached
 from understudy.core.edge.outlet import Outlet
 from understudy.core.errors import BrokenInvariant, PeerError, require
+from understudy.core.replica.backing import Backing
 from understudy.core.replica.consumer import Consumer
 from understudy.core.replica.events import (
     Asked,
@@ -28,6 +29,7 @@ from understudy.core.replica.events import (
     CopyInstruction,
     CopyState,
     FetchFailed,
+    Hold,
     Installed,
     LimitGroups,
     LogRead,
@@ -36,9 +38,12 @@ from understudy.core.replica.events import (
     Processed,
     Produced,
     Progress,
-    Saved,
+    Received,
+    Resume,
     SaveDue,
     SaveFailed,
+    Saved,
+    ShipDue,
     SnapshotFailed,
     SnapshotTaken,
     StandbyGone,
@@ -81,6 +86,16 @@ class Replica:
         self._stored = NOTHING
 
     @property
+    def holds(self) -> bool:
+        """Whether the state is here: in the engine, or as a backup's snapshot."""
+        return self.begun or self.backs_up
+
+    @property
+    def backs_up(self) -> bool:
+        """Whether this copy holds a snapshot and does not work."""
+        return not self.begun and isinstance(self.borrowing, Backing) and self.borrowing.through is not None
+
+    @property
     def ends(self) -> Mapping[Partition, Inlet | Outlet]:
         """This copy's end towards every neighbour."""
         found: dict[Partition, Inlet | Outlet] = {}
@@ -98,11 +113,25 @@ class Replica:
     def begin(self, saved: CopyState | None = None) -> list[CopyInstruction]:
         """The engine stands ready, with nothing in it or with the state that was saved last."""
         require(not self.begun, f"{self.copy} began twice")
+        if isinstance(self.borrowing, Backing):
+            return self._resume(self.borrowing, saved)
         require(self.borrowing is None, f"{self.copy} waits for its state and cannot begin without it")
         if saved is not None:
             self._take_over(saved, saved=True)
         self.begun = True
         return self._go_on()
+
+    def _resume(self, backing: Backing, held: CopyState | None) -> list[CopyInstruction]:
+        """A backup's engine has started from the snapshot that it holds."""
+        through = None if held is None else held.through
+        require(
+            backing.over and held is not None and backing.through == through, f"{self.copy} resumed {through}"
+        )
+        assert held is not None
+        self._above.install(held.outlets, saved=True)
+        self.lending.version = held.version
+        self.begun = True
+        return [*self._below.take_over(), *self._go_on()]
 
     def _take_over(self, state: CopyState, *, saved: bool) -> None:
         self._above.install(state.outlets, saved=saved)
@@ -110,10 +139,10 @@ class Replica:
         # Versions go on rising, whichever copy lends next.
         self.lending.version = state.version
 
-    def borrow(self) -> list[CopyInstruction]:
-        """This copy sits as a standby and needs the state of another."""
+    def borrow(self, *, to_hold: bool = False) -> list[CopyInstruction]:
+        """This copy sits as a standby and needs the state of another; as a backup it only holds it."""
         require(not self.begun and self.borrowing is None, f"{self.copy} cannot borrow a state")
-        self.borrowing = Borrowing()
+        self.borrowing = Backing() if to_hold else Borrowing()
         return self.borrowing.ask()
 
     def ask_again(self) -> list[CopyInstruction]:
@@ -127,7 +156,7 @@ class Replica:
     def stuck(self, limit_ms: int) -> list[CopyInstruction] | None:
         """A newcomer's limit without progress has passed. None: nothing is left to watch."""
         if self.borrowing is not None and not self.borrowing.over:
-            if not self.borrowing.progressed:
+            if not self.borrowing.progressed and not self.backs_up:
                 return self.borrowing.give_up(f"its state made no progress for {limit_ms / 1000:g} s")
             self.borrowing.progressed = False
             return []
@@ -144,7 +173,10 @@ class Replica:
     def activated(self) -> list[CopyInstruction]:
         """The controller calls this copy active."""
         self.catching_up = False
-        return []
+        if not self.backs_up or self.borrowing is None:
+            return []
+        self.borrowing.over = True
+        return [Resume()]
 
     def handle(self, event: object) -> list[CopyInstruction]:
         match event:
@@ -176,6 +208,11 @@ class Replica:
                 done = self.borrowing.failed(event)
             case Installed():
                 done = self._install(event)
+            case Received() if isinstance(self.borrowing, Backing):
+                done = self._receive(self.borrowing, event)
+            case ShipDue():
+                self.lending.ship_due = True
+                done = []
             case Progress():
                 self._worked = True
                 if self.borrowing is not None:
@@ -217,6 +254,13 @@ class Replica:
         self.begun = self.catching_up = True
         return []
 
+    def _receive(self, backing: Backing, event: Received) -> list[CopyInstruction]:
+        first = backing.through is None
+        if not backing.received(event):
+            return []
+        self.catching_up = self.catching_up or first
+        return [Hold(event.attempt), *self._below.hold(event.through), *backing.ask()]
+
     @property
     def worth_saving(self) -> bool:
         """Whether this copy is the one to save, and has more than the oldest snapshot that the store keeps.
@@ -236,15 +280,18 @@ class Replica:
         if self.save_bytes_max and self._below.handed_bytes - self._saved_at_bytes > self.save_bytes_max:
             self._want_to_save()
         if self.begun and self.below is not None and not self.below.busy and not self.lending.paused:
-            done += self.lending.stands_still()
+            done += self.lending.stands_still(self.below.handed)
             if not done and not (self.above is not None and self.above.full):
                 done += self.below.hand_out()
         return [*done, *self._caught_up()]
 
     def _caught_up(self) -> list[CopyInstruction]:
-        if not self.catching_up or self._below.processed < min(self._goals.values(), default=NOTHING):
+        if not self.catching_up:
             return []
-        for end in self.ends.values():
+        if not self.backs_up and self._below.processed < min(self._goals.values(), default=NOTHING):
+            return []
+        # A backup is nothing to its consumers yet.
+        for end in self._below.inlets.values() if self.backs_up else self.ends.values():
             if any(s is Status.ACTIVE and r not in end.attached for r, s in end.status.items()):
                 return []
         self.catching_up = False
@@ -268,8 +315,8 @@ class Replica:
             require(
                 not (self.lending.paused and self.below.busy), "a snapshot is taken while the engine works"
             )
-            require(self.begun or not self.below.busy, "a copy without state has work")
+            require(self.begun or not self.below.busy, "a copy without its engine has work")
         if self.above is not None:
             self.above.check()
         attached = any(end.attached for end in self.ends.values())
-        require(self.begun or not attached, f"{self.copy} is attached and has no state")
+        require(self.holds or not attached, f"{self.copy} is attached and has no state")

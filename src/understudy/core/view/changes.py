@@ -32,7 +32,7 @@ class Avail:
 
 @dataclass(frozen=True, slots=True)
 class Activated:
-    """The standby in this replica's seat has caught up."""
+    """The standby in this replica's seat has caught up, or the backup there takes over."""
 
     replica: int
 
@@ -66,8 +66,11 @@ def _seat_changes(replica: int, old: Seat, new: Seat) -> list[Change]:
                 return []
             case (_, Status.DEAD):
                 return [Fail(replica)]
-            case (Status.STDBY, Status.ACTIVE):
+            case (Status.STDBY | Status.BACKUP, Status.ACTIVE):
                 return [Activated(replica)]
+            case (Status.STDBY, Status.BACKUP):
+                # Nothing to its neighbours: it neither sends nor takes.
+                return []
         require(False, f"replica {replica} on {new.node} went from {old.status.value} to {new.status.value}")
     require(new.epoch > old.epoch, f"replica {replica} went back from seat {old.epoch} to {new.epoch}")
     # A successor that came and died unseen leaves no message: this participant never dealt with it.

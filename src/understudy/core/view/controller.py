@@ -25,6 +25,10 @@ begins again from there has, or will compute, all that it needs (docs/durability
 process is gone need not be waited for, and `grace_ms` is 0. If such a copy finds that its producers do not
 keep what it lacks (`CopyLacks`), these go back to their saved state, too: any two saved states fit together.
 
+*Backups.* With `passive` one copy of each partition works, and the others hold its snapshots: they are
+BACKUP. A standby becomes a BACKUP when it holds one. When the ACTIVE copy dies, the first BACKUP becomes
+ACTIVE in the seat that it has. The first view seats one copy of each partition.
+
 *Bottom-up.* While a standby of some level is catching up, none of another level is seated; of several levels
 with DEAD seats that can be filled the lowest comes first. Partitions of one level recover side by side, and
 one partition's seats one after the other.
@@ -100,6 +104,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         layout: Mapping[Copy, str] | None = None,
         isolated: bool = False,
         saved: bool = False,
+        passive: bool = False,
         grace_ms: int | None = None,
         first_epoch: int = 1,
     ) -> None:
@@ -114,6 +119,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         require(not (isolated and saved), "isolated replicas are a baseline, and save nothing")
         self.saved = saved
         self.grace_ms = grace_ms if grace_ms is not None else 0 if self.saved else GRACE_MS
+        self.passive = passive
         self.first_epoch = first_epoch
         self.members: dict[str, int] = {}
         #: Nodes that left and whose seats are kept for a while, since no other copy has the state.
@@ -193,12 +199,16 @@ class Controller(Machine[ControllerEvent, Decision]):
             partition: Seats(
                 self.first_epoch,
                 tuple(
-                    Seat(layout[Copy(partition, r)], self.first_epoch, Status.ACTIVE)
+                    Seat(layout[Copy(partition, r)], self.first_epoch, self._first_status(r))
                     for r in range(self.replicas)
                 ),
             )
             for partition in self.topology.partitions
         }
+
+    def _first_status(self, replica: int) -> Status:
+        # Backups come as standbys: they have nothing until they hold a snapshot.
+        return Status.DEAD if self.passive and replica else Status.ACTIVE
 
     def _left(self, nodes: Sequence[str]) -> list[Decision]:
         if self.view is None:
@@ -241,16 +251,18 @@ class Controller(Machine[ControllerEvent, Decision]):
         return any(all(self._is_safe(Copy(partition, r)) for partition in needed) for r in others)
 
     def _is_safe(self, copy: Copy) -> bool:
-        """Whether this copy is active on a node that is known to be a member."""
+        """Whether this copy has the state, on a node that is known to be a member."""
         seat = self._current.seat(copy)
-        return seat.status is Status.ACTIVE and seat.node in self.members
+        return seat.status.has_state and seat.node in self.members
 
     def _caught_up(self, copy: Copy, epoch: int) -> list[Decision]:
         seat = self._seat_of(copy, epoch)
         if seat is None or seat.status is not Status.STDBY:
             return []
         self._suspected.discard(seat.node)
-        return [self._publish({copy.partition: self._with(copy, replace(seat, status=Status.ACTIVE))})]
+        others = [each.status for each in self._current.partitions[copy.partition].seats]
+        status = Status.BACKUP if self.passive and Status.ACTIVE in others else Status.ACTIVE
+        return [self._publish({copy.partition: self._with(copy, replace(seat, status=status))})]
 
     def _go_back(self, copy: Copy, epoch: int, producer: Partition) -> list[Decision]:
         """A copy lacks what no copy of its producer keeps: both go back to their saved states."""
@@ -362,6 +374,8 @@ class Controller(Machine[ControllerEvent, Decision]):
             return None
         if not self.members.keys() | self._missed >= self.view.nodes_named:
             return None
+        if taken_over := self._take_over():
+            return taken_over
         if restored := self._restore():
             return restored
         for level in self.topology.levels:
@@ -371,6 +385,19 @@ class Controller(Machine[ControllerEvent, Decision]):
             if changed := self._fill(level) or self._empty(level):
                 return changed
         return None
+
+    def _take_over(self) -> dict[Partition, Seats]:
+        """The first backup of every partition that has no active copy works from now on."""
+        done: dict[Partition, Seats] = {}
+        for partition, seats in self._current.partitions.items() if self.passive else ():
+            if any(seat.status is Status.ACTIVE for seat in seats.seats):
+                continue
+            for replica, seat in enumerate(seats.seats):
+                if seat.status is Status.BACKUP and seat.node in self.members:
+                    active = replace(seat, status=Status.ACTIVE)
+                    done[partition] = self._with(Copy(partition, replica), active)
+                    break
+        return done
 
     def _restore(self) -> dict[Partition, Seats]:
         """A node for every partition that no copy has the state of. It begins with the saved state."""
@@ -394,7 +421,8 @@ class Controller(Machine[ControllerEvent, Decision]):
         for copy in (Copy(partition, r) for partition in level for r in range(self.replicas)):
             seats = view.partitions[copy.partition].seats
             waits = any(seat.status is Status.STDBY for seat in seats) or copy.partition in filled
-            if waits or seats[copy.replica].alive or not self._replaceable(copy):
+            lends = any(seat.status is Status.ACTIVE for seat in seats)
+            if waits or seats[copy.replica].alive or not lends or not self._replaceable(copy):
                 continue
             node = self._choice(copy, load)
             if node is None:

@@ -33,6 +33,12 @@ class Status(enum.Enum):
     ACTIVE = "ACTIVE"
     DEAD = "DEAD"
     STDBY = "STDBY"
+    #: Holds a snapshot of the active copy, and does not work (`core.replica.backing`).
+    BACKUP = "BACKUP"
+
+    @property
+    def has_state(self) -> bool:
+        return self in (Status.ACTIVE, Status.BACKUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +90,8 @@ class Seats:
 
     @property
     def whole(self) -> bool:
-        """Whether every seat is ACTIVE."""
-        return all(seat.status is Status.ACTIVE for seat in self.seats)
+        """Whether every seat has the state."""
+        return all(seat.status.has_state for seat in self.seats)
 
 
 @dataclass(frozen=True)
@@ -160,7 +166,7 @@ class View:
         """The copy of a partition that had better move away: it lives on the node with most copies."""
         copies = [Copy(partition, replica) for replica in range(len(self.partitions[partition].seats))]
         for copy in reversed(copies):
-            if self.seat(copy).status is not Status.ACTIVE:
+            if not self.seat(copy).status.has_state:
                 # The others may hold the only state, and must stay.
                 return copy
         return max(reversed(copies), key=lambda copy: self.load[self.seat(copy).node])

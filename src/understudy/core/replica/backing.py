@@ -1,0 +1,82 @@
+"""Backing up: the part of a copy that holds snapshots of another and does not work (passive standby, section
+4.1 of Hwang et al., *A Comparison of Stream-Oriented High-Availability Algorithms*, 2003).
+
+A backup is a borrower that never has enough. It asks the active copy for its state, holds what it gets, and
+asks for the next one; the active copy answers every so often, between two groups, if it has more than the
+backup holds. Only what the backup lacks is moved: files of a snapshot never change. A request is repeated
+when a connection comes up, and when a copy of the partition says that it has its state (`Here`).
+
+    active copy                     backup                       producers
+    Offer(attempt 1, v)   ─────▶    holds v, through S   ─────▶  Ack(S): its floor
+                          ◀─────    Request(attempt 2, holds S)
+    (ship_ms later, with more than S)
+    Offer(attempt 2, w)   ─────▶    holds w, through T   ─────▶  Ack(T)
+
+**What upstream keeps.** A backup attaches to its producers like any copy, with the number that its snapshot
+holds, and asks for no data. So a producer keeps every bucket until a shipped snapshot of each backup holds it:
+the invariant *Kept* of docs/catch-up.md, unchanged.
+
+**Take-over.** When the controller calls a backup active, it starts its engine from the snapshot that it holds,
+goes on from that number, and asks its producers for what follows, which they have kept. Its consumers take
+nothing twice: numbers rise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from understudy.core.bucket import BucketId
+from understudy.core.replica.events import (
+    Ask,
+    AskAgainLater,
+    CopyInstruction,
+    Fetch,
+    FetchFailed,
+    MoveFailed,
+    Offered,
+    Received,
+)
+from understudy.core.replica.movement import Borrowing
+
+
+@dataclass(slots=True)
+class Backing(Borrowing):
+    """`through` is what the snapshot holds that is here; None as long as there is none."""
+
+    through: BucketId | None = None
+
+    def ask(self) -> list[CopyInstruction]:
+        if self.over or self.fetching:
+            return []
+        # An active copy remembers a request until it has more to give, which may take long.
+        later = [AskAgainLater()] if self.through is None else []
+        return [Ask(self.attempt, self.through), *later]
+
+    def offered(self, event: Offered) -> list[CopyInstruction]:
+        if self.over or self.fetching or event.attempt != self.attempt:
+            return []
+        self.fetching = self.progressed = True
+        return [Fetch(event.lender, event.attempt, event.version, hold=True)]
+
+    def received(self, event: Received) -> bool:
+        """A snapshot is here. False if it is not wanted any more: the backup has taken over."""
+        if not self.expects(event.attempt):
+            return False
+        self.fetching = False
+        self.attempt += 1
+        self.through = event.through
+        return True
+
+    def failed(self, event: FetchFailed) -> list[CopyInstruction]:
+        if not self.expects(event.attempt):
+            return []
+        # What it holds is still good, and the next snapshot is another chance.
+        self.fetching = False
+        self.attempt += 1
+        return [AskAgainLater()]
+
+    def give_up(self, why: str) -> list[CopyInstruction]:
+        if self.over or self.through is not None:
+            return []
+        self.over = True
+        return [MoveFailed(why)]
