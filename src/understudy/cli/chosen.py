@@ -99,10 +99,11 @@ def _absolute(store: str) -> str:
 
 
 def _policy(arguments: Namespace, former: Policy | None) -> Policy:
-    given = {} if arguments.silence_ms is None else {"silence_ms": arguments.silence_ms}
+    wanted = {"silence_ms": arguments.silence_ms, "ship_ms": arguments.ship_ms}
+    given: dict[str, int] = {name: value for name, value in wanted.items() if value is not None}
     if arguments.policy is None and former is not None:
         if arguments.replicas is None:
-            return replace(former, **given)
+            return replace(former, **given)  # type: ignore[arg-type]
         return chosen_policy(former.name, arguments.replicas, **{"silence_ms": former.silence_ms, **given})
     return chosen_policy(arguments.policy or "pair", arguments.replicas, **given)
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from understudy.core.shape.partition import Copy, Partition
-from understudy.flow.policy import POLICIES, REPLICAS_MAX, SILENCE_MS_MIN, Policy
+from understudy.flow.policy import POLICIES, REPLICAS_MAX, SHIP_MS_MIN, SILENCE_MS_MIN, Policy
 
 #: Spark refuses to start with less than 450 MB of what Java calls its memory, which is less than its heap.
 _HEAP_MB_MIN = 480
@@ -122,6 +122,12 @@ def _run(commands: Any) -> None:
         type=_count(SILENCE_MS_MIN),
         metavar="MS",
         help=f"a replica that hangs this long counts as dead ({Policy.silence_ms})",
+    )
+    made.add_argument(
+        "--ship-ms",
+        type=_count(SHIP_MS_MIN),
+        metavar="MS",
+        help="passive: how often snapshots are shipped to the backups (500)",
     )
     made.add_argument(
         "--zookeeper", type=_address, metavar="HOST:PORT", help="use this ZooKeeper instead of an own one"

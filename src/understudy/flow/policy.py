@@ -15,6 +15,8 @@ from understudy.flow.errors import FlowError
 #: Below this a garbage collection looks like a death.
 SILENCE_MS_MIN = 500
 REPLICAS_MAX = 9
+#: An engine stands still for every snapshot; more often it would do little else.
+SHIP_MS_MIN = 50
 
 #: What runs in one engine: every group of connected fragments, or each fragment, split by its keys.
 FLOW, FRAGMENT = "flow", "fragment"
@@ -43,6 +45,8 @@ class Policy:
     #: How many nodes wait to take the place of one.
     standby: int = 1
     silence_ms: int = 2_000
+    #: How often the copy that works ships its snapshot to the others, which only hold it; 0: all work.
+    ship_ms: int = 0
     #: The fields that a user may choose.
     parameters: tuple[str, ...] = ("silence_ms",)
 
@@ -51,6 +55,10 @@ class Policy:
             raise FlowError(
                 f"policy {self.name!r}: silence_ms must be at least {SILENCE_MS_MIN}, "
                 f"not {self.silence_ms!r}."
+            )
+        if self.ship_ms and self.ship_ms < SHIP_MS_MIN:
+            raise FlowError(
+                f"policy {self.name!r}: ship_ms must be at least {SHIP_MS_MIN}, not {self.ship_ms!r}."
             )
         least = 2 if "replicas" in self.parameters else 1
         if not least <= self.replicas <= REPLICAS_MAX:
@@ -111,6 +119,15 @@ POLICIES: dict[str, Policy] = {
             unit=FRAGMENT,
             nodes=4,
             parameters=("silence_ms", "replicas"),
+        ),
+        Policy(
+            "passive",
+            "One copy of each partition works; the others hold its snapshots and go on from the last one.",
+            replicas=2,
+            unit=FRAGMENT,
+            nodes=2,
+            ship_ms=500,
+            parameters=("silence_ms", "replicas", "ship_ms"),
         ),
         Policy(
             "cluster",

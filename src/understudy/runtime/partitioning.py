@@ -39,6 +39,7 @@ def host_for(
         settings.limits,
         timing=Timing(
             absent_ms=ABSENT_SILENCES * settings.policy.silence_ms,
+            ship_ms=settings.policy.ship_ms,
             save_ms=settings.snapshot_every_ms if settings.saves else 0,
         ),
         delivered=delivered,
@@ -60,6 +61,7 @@ def controller_for(flow: Flow, settings: RunSettings) -> Callable[[View | None],
             view,
             isolated=policy.isolated,
             saved=settings.saves,
+            passive=policy.ship_ms > 0,
             first_epoch=settings.first_epoch,
         )
 

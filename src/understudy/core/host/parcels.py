@@ -215,7 +215,7 @@ class FetchState:
 
 @dataclass(frozen=True, slots=True)
 class HoldState:
-    """Keep the snapshot of this attempt, which was received, for this backup in the place of the one before."""
+    """Keep the snapshot of this attempt, which was received, in the place of the one that the backup held."""
 
     copy: Copy
     epoch: int

@@ -13,12 +13,12 @@ when a connection comes up, and when a copy of the partition says that it has it
     Offer(attempt 2, w)   ─────▶    holds w, through T   ─────▶  Ack(T)
 
 **What upstream keeps.** A backup attaches to its producers like any copy, with the number that its snapshot
-holds, and asks for no data. So a producer keeps every bucket until a shipped snapshot of each backup holds it:
-the invariant *Kept* of docs/catch-up.md, unchanged.
+holds, and asks for no data. So a producer keeps every bucket until a shipped snapshot of each backup holds
+it: the invariant *Kept* of docs/catch-up.md, unchanged.
 
-**Take-over.** When the controller calls a backup active, it starts its engine from the snapshot that it holds,
-goes on from that number, and asks its producers for what follows, which they have kept. Its consumers take
-nothing twice: numbers rise.
+**Take-over.** When the controller calls a backup active, it starts its engine from the snapshot that it
+holds, goes on from that number, and asks its producers for what follows, which they have kept. Its consumers
+take nothing twice: numbers rise.
 """
 
 from __future__ import annotations

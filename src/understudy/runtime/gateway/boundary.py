@@ -347,6 +347,12 @@ class Boundary(Hosting):
     def wait(self, copy: Copy, epoch: int) -> None:
         raise AssertionError(f"the gateway was given the seat {copy}")
 
+    def hold(self, copy: Copy, epoch: int, attempt: int) -> None:
+        raise AssertionError(f"the gateway was to back up {copy}")
+
+    def start_held(self, copy: Copy, epoch: int) -> None:
+        raise AssertionError(f"the gateway was to back up {copy}")
+
     def leave(self, copy: Copy, epoch: int) -> None:
         raise AssertionError(f"the gateway was to leave the seat {copy}")
 

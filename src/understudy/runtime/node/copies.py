@@ -28,7 +28,7 @@ from understudy.flow.flow import Flow
 from understudy.runtime.actor import Actor
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.copy import CopyParts, HostedCopy, Lent
-from understudy.runtime.node.mover import PURPOSE, StateFetch, request_of, send_state
+from understudy.runtime.node.mover import PURPOSE, StateFetch, has_of, request_of, send_state
 from understudy.runtime.node.pace import Pace
 from understudy.runtime.node.saving import Saving
 from understudy.runtime.recording import RunRecorder
@@ -155,7 +155,14 @@ class Copies(Hosting):
             failed = FetchFailed(wanted.attempt, f"the address of {wanted.node} is not known")
             self.post(Inside(wanted.copy, wanted.epoch, failed))
             return
-        hosted.fetch(wanted, StateFetch(address, wanted, self.host.name, self._settings))
+        hosted.fetch(wanted, StateFetch(address, wanted, self.host.name, self._settings, hosted.held))
+
+    def hold(self, copy: Copy, epoch: int, attempt: int) -> None:
+        self._copies[copy].hold(attempt)
+
+    def start_held(self, copy: Copy, epoch: int) -> None:
+        log.info("takes over as %s, epoch %d", copy, epoch)
+        self._copies[copy].start_held()
 
     def leave(self, copy: Copy, epoch: int) -> None:
         log.info("leaves the seat %s, epoch %d", copy, epoch)
@@ -207,7 +214,7 @@ class Copies(Hosting):
         def opened(channel: Channel) -> None:
             threading.Thread(
                 target=send_state,
-                args=(channel, lent.snapshot.directory, lent.state),
+                args=(channel, lent.snapshot.directory, lent.state, has_of(hello)),
                 name=f"state of {lender} for {node}",
                 daemon=True,
             ).start()
@@ -263,6 +270,7 @@ class Copies(Hosting):
             facts["unacked_buckets"] = max((len(o.buffer) for o in machine.above.outlets.values()), default=0)
             facts["version"] = machine.lending.version
             facts["begun"] = machine.begun
+            facts["shipped_bytes"] = hosted.shipped_bytes
             facts["handed_through"] = machine.below.handed
             facts |= self._saving_stats(hosted.copy, machine.saves)
             if fetch is not None and not machine.begun:

@@ -30,6 +30,7 @@ from understudy.core.replica.events import (
     Processed,
     Produced,
     Progress,
+    Received,
     Saved,
     SaveFailed,
     SnapshotFailed,
@@ -67,7 +68,7 @@ class CopyParts:
 
 @dataclass(frozen=True)
 class Lent:
-    """A snapshot that is kept for a standby."""
+    """A snapshot that is kept for a standby, or by a backup."""
 
     snapshot: Snapshot
     state: CopyState
@@ -91,6 +92,12 @@ class HostedCopy:
         #: Snapshots that a standby may fetch, by version. Read by the endpoint's threads.
         self.lent: dict[int, Lent] = {}
         self.fetching: StateFetch | None = None
+        #: A backup's snapshot; those that were received and that the host may not want; what came in all.
+        self.held: Lent | None = None
+        self._received: dict[int, Lent] = {}
+        self.shipped_bytes = 0
+        #: A backup's queries, built before they are needed.
+        self._spare: CopyEngine | None = None
         self._steps_seen = 0
 
     def look_for_progress(self) -> None:
@@ -112,9 +119,65 @@ class HostedCopy:
         self._in_thread("engine", self._begin)
 
     def fetch(self, wanted: FetchState, fetch: StateFetch) -> None:
-        """Start with the state of another copy."""
+        """Start with the state of another copy, or hold it."""
         self.fetching = fetch
-        self._in_thread("catch-up", lambda: self._fetch(wanted, fetch))
+        if wanted.hold:
+            self._in_thread("backup", lambda: self._receive(wanted, fetch))
+        else:
+            self._in_thread("catch-up", lambda: self._fetch(wanted, fetch))
+
+    def hold(self, attempt: int) -> None:
+        """Keep the snapshot that was received in the place of the one before."""
+        before, self.held = self.held, self._received.pop(attempt)
+        if before is not None:
+            shutil.rmtree(before.snapshot.directory, ignore_errors=True)
+        else:
+            self._in_thread("backup", self._prepare)
+
+    def _prepare(self) -> None:
+        """Build the queries of a backup, so that a take-over only has to start them."""
+        with self._parts.starting:
+            if self._engine is None and not self._over.is_set():
+                self._spare = self._parts.make_engine()
+
+    def start_held(self) -> None:
+        """Start with the snapshot that is held."""
+        held = self.held
+        require(held is not None, f"{self.copy} was to take over and holds no snapshot")
+        assert held is not None
+        if self.fetching is not None:
+            self.fetching.stop()
+        self._in_thread("take-over", lambda: self._start_held(held))
+
+    def _start_held(self, held: Lent) -> None:
+        produced = {partition: outlet.produced_through for partition, outlet in held.state.outlets}
+        if self._start(held.snapshot, produced):
+            self._recorder.installed_in(self.copy, held.state.version, held.state.through)
+            self._hosting.post(Began(self.copy, self.epoch, held.state))
+        self._drop_held()
+
+    def _drop_held(self) -> None:
+        held, self.held = self.held, None
+        for each in (held, *self._received.values()):
+            if each is not None:
+                shutil.rmtree(each.snapshot.directory, ignore_errors=True)
+        self._received = {}
+
+    def _receive(self, wanted: FetchState, fetch: StateFetch) -> None:
+        into = self._parts.folder / f"held-{wanted.attempt}"
+        try:
+            state = fetch.run(into, self._progressed)
+            received = Lent(open_snapshot(into), state)
+        except Exception as problem:
+            shutil.rmtree(into, ignore_errors=True)
+            if not self._over.is_set():
+                log.warning("%s: a snapshot was not received: %s", self.copy, problem)
+                failed = FetchFailed(wanted.attempt, f"{type(problem).__name__}: {problem}")
+                self._hosting.inside(self.copy, self.epoch, failed)
+            return
+        self._received[wanted.attempt] = received
+        self.shipped_bytes += fetch.received_bytes
+        self._hosting.inside(self.copy, self.epoch, Received(wanted.attempt, state.through))
 
     def end(self) -> threading.Thread:
         """Leave the seat; the engine ends in the thread that is returned."""
@@ -185,7 +248,8 @@ class HostedCopy:
         with self._parts.starting:
             if self._over.is_set():
                 return False
-            engine = self._engine = self._parts.make_engine()
+            engine = self._engine = self._spare or self._parts.make_engine()
+            self._spare = None
             engine.start(snapshot)
             self._worker = Worker(
                 engine,
@@ -200,9 +264,9 @@ class HostedCopy:
 
     def _drop_engine(self) -> None:
         with self._parts.starting:
-            engine, self._engine = self._engine, None
+            engines, self._engine, self._spare = (self._engine, self._spare), None, None
             try:
-                if engine is not None:
+                for engine in filter(None, engines):
                     engine.close()
             except Exception:
                 # It is given up in any case, and other copies on this node go on.

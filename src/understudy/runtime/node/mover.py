@@ -7,6 +7,10 @@ lender says how large it is, and streams its files in chunks, followed by the ou
 The standby writes the files to a folder of its own; the engine checks their digest before it uses them.
 
 If either side dies half way, the exchange breaks, and the standby's host learns that the fetch has failed.
+
+A backup, which holds an earlier snapshot of the same copy, names the digests of its files and how far it has
+each consumer's output. Files never change, so it is sent only what it lacks, and links the rest from what it
+holds.
 """
 
 from __future__ import annotations
@@ -15,15 +19,18 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from understudy.core.bucket import Bucket
+from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.outlet import OutletState
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.host.parcels import FetchState
 from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Copy, Partition
+from understudy.engine.interface import Snapshot
+from understudy.engine.storing import link, read_manifest
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -41,16 +48,35 @@ PURPOSE = "state"
 PROGRESS_S = 1.0
 
 
-def send_state(channel: Channel, folder: Path, state: CopyState) -> None:
-    """Stream a snapshot's folder and the state that belongs to it. Runs in its own thread."""
+@dataclass(frozen=True)
+class Has:
+    """What a backup has already: files by their digests, and each consumer's output through a number."""
+
+    digests: frozenset[str] = frozenset()
+    outputs: Mapping[str, int] = field(default_factory=dict)
+
+
+NOTHING_HELD = Has()
+
+
+def send_state(channel: Channel, folder: Path, state: CopyState, has: Has = NOTHING_HELD) -> None:
+    """Stream a snapshot's folder and the state that belongs to it, without what the other side has.
+
+    Runs in its own thread.
+    """
     try:
         began = time.monotonic()
         size_bytes = 0
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        digests = {name: file["digest"] for name, file in read_manifest(folder)["files"].items()}
+        files = [
+            path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and digests.get(path.relative_to(folder).as_posix()) not in has.digests
+        ]
         channel.send(Frame({"kind": "moving", "bytes": sum(file.stat().st_size for file in files)}))
         for file in files:
             size_bytes += _send_file(channel, folder, file)
-        for frame in _state_frames(state):
+        for frame in _state_frames(state, has):
             _send_when_free(channel, frame)
         if channel.closed:
             log.warning("the standby went away while its state was moving")
@@ -82,11 +108,13 @@ def _send_file(channel: Channel, folder: Path, file: Path) -> int:
                 return sent
 
 
-def _state_frames(state: CopyState) -> list[Frame]:
+def _state_frames(state: CopyState, has: Has) -> list[Frame]:
     """The outlets' buckets in runs that fit into a message each, then all that is said of them."""
     frames: list[Frame] = []
-    for at, (_, outlet) in enumerate(state.outlets):
-        frames += [_kept_frame(at, run) for run in runs_of(outlet.kept) if run]
+    for at, (partition, outlet) in enumerate(state.outlets):
+        through = has.outputs.get(str(partition), NOTHING)
+        kept = tuple(bucket for bucket in outlet.kept if bucket.number > through)
+        frames += [_kept_frame(at, run) for run in runs_of(kept) if run]
     outlets = [
         [str(partition), outlet.produced_through, outlet.gone_through, [list(each) for each in outlet.floors]]
         for partition, outlet in state.outlets
@@ -100,10 +128,29 @@ def _kept_frame(outlet: int, buckets: Sequence[Bucket]) -> Frame:
     return Frame({"kind": "kept", "outlet": outlet, "numbers": [b.number for b in buckets]}, bodies)
 
 
-class StateFetch:
-    """One attempt to fetch a snapshot into a folder."""
+class Held(Protocol):
+    """A snapshot that the fetching side has already."""
 
-    def __init__(self, address: str, wanted: FetchState, node: str, settings: RunSettings) -> None:
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    @property
+    def state(self) -> CopyState: ...
+
+
+class StateFetch:
+    """One attempt to fetch a snapshot into a folder. What is `held` already need not come again."""
+
+    def __init__(
+        self, address: str, wanted: FetchState, node: str, settings: RunSettings, held: Held | None = None
+    ) -> None:
+        self._held = held if wanted.hold else None
+        self._digests: dict[str, str] = {}
+        self._outputs: dict[str, int] = {}
+        if self._held is not None:
+            files = read_manifest(self._held.snapshot.directory)["files"]
+            self._digests = {file["digest"]: name for name, file in files.items()}
+            self._outputs = {str(p): outlet.produced_through for p, outlet in self._held.state.outlets}
         self._address = address
         self._wanted = wanted
         self._node = node
@@ -137,6 +184,8 @@ class StateFetch:
                 "epoch": wanted.epoch,
                 "lender": str(wanted.lender),
                 "version": wanted.version,
+                "digests": sorted(self._digests),
+                "outputs": self._outputs,
             },
             on_open=self._opened,
             on_frame=self._frame,
@@ -148,8 +197,24 @@ class StateFetch:
             raise EnvironmentFailed(f"The state cannot be written to {into}: {self._trouble}")
         if self._state is None:
             raise ConnectionError("the state did not arrive completely")
+        self._link_held(into)
         log.info("snapshot %d arrived, %d bytes", self._state.version, self.received_bytes)
         return self._state
+
+    def _link_held(self, into: Path) -> None:
+        """Put the files that did not come into their places, from the snapshot that is held."""
+        if self._held is None:
+            return
+        for name, file in read_manifest(into)["files"].items():
+            if not (into / name).exists() and file["digest"] in self._digests:
+                (into / name).parent.mkdir(parents=True, exist_ok=True)
+                link(self._held.snapshot.directory / self._digests[file["digest"]], into / name)
+
+    def _kept_before(self, partition: Partition, gone_through: int) -> list[Bucket]:
+        """Output of the snapshot that is held and that is still wanted."""
+        outlets = {} if self._held is None else dict(self._held.state.outlets)
+        before = outlets.get(partition)
+        return [] if before is None else [b for b in before.kept if b.number > gone_through]
 
     def stop(self) -> None:
         """The state is no longer wanted. May be called from any thread."""
@@ -192,7 +257,7 @@ class StateFetch:
                 (
                     Partition.of(name),
                     OutletState(
-                        tuple(self._kept.get(at, ())),
+                        (*self._kept_before(Partition.of(name), int(gone)), *self._kept.get(at, ())),
                         int(produced),
                         int(gone),
                         tuple((int(replica), int(floor)) for replica, floor in floors),
@@ -241,3 +306,12 @@ def request_of(hello: Mapping[str, Any]) -> tuple[str, Copy, int, Copy, int]:
 def _bucket(number: int, body: Any) -> Bucket:
     # A copy of its own: a view would keep all of the message in memory.
     return Bucket(number) if body is None else Bucket(number, bytes(memoryview(body)), len(memoryview(body)))
+
+
+def has_of(hello: Mapping[str, Any]) -> Has:
+    """What a standby says that it has. Raises `PeerError`."""
+    try:
+        digests = frozenset(str(digest) for digest in hello.get("digests", ()))
+        return Has(digests, {str(name): int(n) for name, n in dict(hello.get("outputs", {})).items()})
+    except (TypeError, ValueError) as problem:
+        raise PeerError(f"a backup must say what it has: {problem}") from problem

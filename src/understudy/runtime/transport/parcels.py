@@ -51,8 +51,8 @@ def frames_of(parcel: Parcel, cause: int = 0, since: View | None = None) -> list
         case Attach(sender, epoch, to, to_epoch, serial, through):
             stands = {"epoch": epoch, "to_epoch": to_epoch, "through": through, "cause": cause}
             return [Frame({"kind": "attach", **_edge(sender, to, serial), **stands})]
-        case Request(sender, epoch, to, attempt):
-            asked = {"from": str(sender), "epoch": epoch, "to": str(to), "attempt": attempt}
+        case Request(sender, epoch, to, attempt, holds):
+            asked = {"from": str(sender), "epoch": epoch, "to": str(to), "attempt": attempt, "holds": holds}
             return [Frame({"kind": "request", **asked, "cause": cause})]
         case Offering(sender, epoch, to, to_epoch, attempt, version):
             seats: dict[str, Any] = {"from": str(sender), "epoch": epoch, "to": str(to), "to_epoch": to_epoch}
@@ -91,7 +91,8 @@ def _parcel(frame: Frame, head: Mapping[str, Any], known: Mapping[int, View]) ->
             return Attach(sender, _int(head["epoch"]), to, _int(head["to_epoch"]), serial, through)
         case "request":
             sender, to = Copy.of(head["from"]), Copy.of(head["to"])
-            return Request(sender, _int(head["epoch"]), to, _int(head["attempt"]))
+            holds = None if head["holds"] is None else _int(head["holds"])
+            return Request(sender, _int(head["epoch"]), to, _int(head["attempt"]), holds)
         case "offering":
             sender, to = Copy.of(head["from"]), Copy.of(head["to"])
             numbers = [_int(head[name]) for name in ("to_epoch", "attempt", "version")]
