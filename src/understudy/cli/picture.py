@@ -16,7 +16,7 @@ from understudy.core.view.view import Seat, Status
 from understudy.runtime.seating import in_one_piece, place_of, seats_in, senders_in
 from understudy.runtime.status import started_as
 
-_MARKS = {Status.ACTIVE: "", Status.STDBY: "~", Status.DEAD: "!"}
+_MARKS = {Status.ACTIVE: "", Status.STDBY: "~", Status.DEAD: "!", Status.BACKUP: "="}
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,9 @@ def legend(status: Mapping[str, Any]) -> str | None:
         return None
     last = max(copy.replica for copy in seats)
     further = "".join(f", {_replica_mark(replica)} replica {replica}" for replica in range(2, last + 1))
-    return f"* secondary{further}, > sends to a sink, ~ catching up, ! dead"
+    backups = any(seat.status is Status.BACKUP for seat in seats.values())
+    held = ", = holds snapshots" if backups else ""
+    return f"* secondary{further}, > sends to a sink, ~ catching up{held}, ! dead"
 
 
 def _state(states: Sequence[Status], there: bool, drained: bool) -> str:
@@ -204,7 +206,7 @@ def _state(states: Sequence[Status], there: bool, drained: bool) -> str:
         return "draining"
     waiting = living.count(Status.STDBY)
     if not waiting:
-        return "ACTIVE"
+        return "ACTIVE" if Status.ACTIVE in living else "BACKUP"
     return "STDBY" if waiting == len(living) else f"{waiting} of {len(living)} STDBY"
 
 

@@ -224,7 +224,7 @@ def ready_processes(status: dict[str, Any]) -> set[str]:
 
 def all_active(status: dict[str, Any]) -> bool:
     seats = status["seats"].values()
-    return bool(seats) and all(seat["status"] == "ACTIVE" for seat in seats)
+    return bool(seats) and all(seat["status"] in ("ACTIVE", "BACKUP") for seat in seats)
 
 
 def warm(status: dict[str, Any]) -> bool:
@@ -232,6 +232,7 @@ def warm(status: dict[str, Any]) -> bool:
     return all_active(status) and all(
         status["nodes"].get(seat["node"], {}).get("groups", 0) >= GROUPS_MIN
         for seat in status["seats"].values()
+        if seat["status"] == "ACTIVE"
     )
 
 
@@ -244,5 +245,9 @@ def steady(status: dict[str, Any]) -> bool:
     senders = status["senders"].values()
     if not warm(status) or status["last_output_s"] is None or not senders or None in senders:
         return False
-    behind: list[int] = [status["nodes"][seat["node"]]["queued_buckets"] for seat in status["seats"].values()]
+    behind: list[int] = [
+        status["nodes"][seat["node"]]["queued_buckets"]
+        for seat in status["seats"].values()
+        if seat["status"] == "ACTIVE"
+    ]
     return max(behind) <= BEHIND_BUCKETS_MAX and float(status["last_output_s"]) < PAUSE_S_MAX
