@@ -30,6 +30,7 @@ from understudy.flow.flow import Flow
 from understudy.flow.loading import load
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import require_free_port
+from understudy.runtime.fit import go_on_with
 from understudy.runtime.folder_lock import lock_of_run
 from understudy.runtime.gateway.process import FACT
 from understudy.runtime.going_on import next_generation
@@ -79,6 +80,8 @@ def _local_run(settings: RunSettings, goes_on: bool, view: RunView) -> LocalRun:
         store = open_store(settings)
         if goes_on:
             view.say(goes_on_from(settings, store))
+            for sentence in go_on_with(RunSettings.load(settings.path), settings):
+                view.say(sentence)
             settings = next_generation(settings)
         nodes, standby = settings.nodes, settings.standby
         if settings.zookeeper:

@@ -1,5 +1,5 @@
 """The entry point of the processes that a run is made of: `python -m understudy.runtime.main gateway|node
-…`.
+…`. Before a run goes on with other code, `fit` tells whether its state can take that.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from understudy.runtime.settings import RunSettings
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="understudy.runtime", description=__doc__)
-    parser.add_argument("kind", choices=("gateway", "node"))
+    parser.add_argument("kind", choices=("gateway", "node", "fit"))
     parser.add_argument("folder", help="the run's folder, which holds run.json")
     parser.add_argument("name", nargs="?", default="gateway")
     parser.add_argument("--incarnation", type=int, default=1)
     parser.add_argument("--with-parent", action="store_true", help="end when standard input closes")
     arguments = parser.parse_args()
     settings = RunSettings.load(arguments.folder)
-    if arguments.kind == "gateway":
+    if arguments.kind == "fit":
+        code = run_process(
+            "fit", settings, lambda _: _fit(settings, arguments.name), with_parent=arguments.with_parent
+        )
+    elif arguments.kind == "gateway":
         code = run_process(
             "gateway", settings, lambda e: _gateway(settings, e), with_parent=arguments.with_parent
         )
@@ -38,6 +42,12 @@ def _gateway(settings: RunSettings, ending: Ending) -> None:
     from understudy.runtime.gateway.process import Gateway  # noqa: PLC0415 - a node does without it
 
     Gateway(settings, ending).run()
+
+
+def _fit(settings: RunSettings, asked: str) -> None:
+    from understudy.runtime.fit import answer  # noqa: PLC0415 - needs Spark
+
+    answer(settings, asked)
 
 
 def _node(settings: RunSettings, name: str, incarnation: int, ending: Ending) -> None:

@@ -4,6 +4,10 @@ Every process loads the flow file, also one that is started again an hour later.
 then, its replica would go on from the old code's state with the new code, and give other rows than its
 peers. So the first process of a run writes down a digest of every file that the flow is made of, and every
 process compares. What a fragment imports only when it is called is not seen.
+
+Between two generations of a run the code may change, as far as the saved state can take it. What the state was
+made by is written down for that, too (`engine.state_shape`), and `unpin` lets the next generation begin with
+the code as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
@@ -19,28 +24,56 @@ from understudy.flow.loading import load_with_files
 from understudy.runtime.settings import RunSettings
 
 FILE = "flow.json"
+SHAPE_FILE = "shape.json"
 
 
 def load_pinned(settings: RunSettings) -> Flow:
     """The flow of the run. Raises `EnvironmentFailed` if a file of it is not what it was at first."""
-    flow, files = load_with_files(settings.flow_path)
-    digests = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    flow, digests = _loaded(settings)
     pinned = _pinned(settings.path / FILE, digests)
     changed = sorted(file for file, digest in digests.items() if pinned.get(file, digest) != digest)
     if changed:
         raise EnvironmentFailed(
             f"{changed[0]} has changed since this run began, and replicas with different code would give "
-            "different rows. Put it back as it was, or start a new run."
+            "different rows. Put it back as it was, or stop the run and go on with it."
         )
     return flow
 
 
-def _pinned(file: Path, digests: dict[str, str]) -> dict[str, str]:
+def has_changed(settings: RunSettings) -> bool:
+    """Whether the code is another than that of the generations before."""
+    _, digests = _loaded(settings)
+    return (settings.path / FILE).exists() and _pinned(settings.path / FILE, digests) != digests
+
+
+def pin_shape(settings: RunSettings, shape: dict[str, Any]) -> None:
+    """Write down what the state of this run is made by, if no process has before."""
+    _pinned(settings.path / SHAPE_FILE, shape)
+
+
+def pinned_shape(settings: RunSettings) -> dict[str, Any] | None:
+    """What the state of this run was made by; None if no process has come so far."""
+    file = settings.path / SHAPE_FILE
+    return _pinned(file, {}) if file.exists() else None
+
+
+def unpin(settings: RunSettings) -> None:
+    """Let the next generation begin with the code as it is. What its state is made by is written down anew."""
+    for file in (FILE, SHAPE_FILE):
+        (settings.path / file).unlink(missing_ok=True)
+
+
+def _loaded(settings: RunSettings) -> tuple[Flow, dict[str, str]]:
+    flow, files = load_with_files(settings.flow_path)
+    return flow, {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _pinned(file: Path, found: dict[str, Any]) -> dict[str, Any]:
     """What the first process wrote down, which may be this one."""
     try:
         if not file.exists():
-            _write_once(file, json.dumps(digests, indent=2) + "\n")
-        pinned: dict[str, str] = json.loads(file.read_text())
+            _write_once(file, json.dumps(found, indent=2) + "\n")
+        pinned: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as problem:
         raise EnvironmentFailed(f"{file} cannot be kept: {problem}. Free or repair the disk.") from problem
     return pinned

@@ -26,7 +26,7 @@ from understudy.runtime.node.saving import saving_for
 from understudy.runtime.node.warming import warm_up
 from understudy.runtime.partitioning import controller_for, host_for
 from understudy.runtime.pauses import CarefulReports
-from understudy.runtime.pinning import load_pinned
+from understudy.runtime.pinning import load_pinned, pin_shape
 from understudy.runtime.process import Ending, ready_file
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
@@ -66,12 +66,14 @@ class Node:
         )
         warm_s = warm_up(self._flow, self._folder / "warm")
         self._actor = Actor("host", ending.fail)
+        engines = FlowEngines(self._flow, settings.policy.unit, settings.partition_count)
+        pin_shape(settings, engines.shape)
         self._copies = Copies(
             host_for(self.name, self._flow, settings),
             settings,
             self._actor,
             flow=self._flow,
-            engines=FlowEngines(self._flow, settings.policy.unit, settings.partition_count),
+            engines=engines,
             folder=self._folder,
             recorder=self._recorder,
             saving=saving_for(settings),

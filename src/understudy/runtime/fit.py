@@ -1,0 +1,113 @@
+"""Whether a run's saved state goes on under the flow as it is now, asked before anything starts.
+
+To look at a flow takes a Spark, and the process that starts a run has none: it asks another process, which
+writes its answer to its standard output. If nothing has changed, nothing is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from understudy.core.bucket import NOTHING
+from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.flow.flow import Flow
+from understudy.runtime.gateway.journal import Journal, journal_file
+from understudy.runtime.pinning import has_changed, pinned_shape, unpin
+from understudy.runtime.process import failure_file
+from understudy.runtime.settings import RunSettings
+
+TIMEOUT_S = 180.0
+_ANSWER = "fit: "
+
+
+def go_on_with(flow: Flow, former: RunSettings, settings: RunSettings) -> list[str]:
+    """What has changed in the flow since the last generation, in sentences; the next one begins with it.
+
+    Raises `UserError` with every reason if the saved state cannot take it.
+    """
+    shape = pinned_shape(former)
+    split_anew = settings.partition_count != former.partition_count
+    if shape is None or not (split_anew or has_changed(settings)):
+        if shape is None:
+            unpin(former)
+        return []
+    fit = _asked(settings)
+    if fit["refusals"]:
+        raise UserError(
+            "The saved state does not fit the flow as it is now:\n"
+            + "\n".join(f"- {r}" for r in fit["refusals"])
+        )
+    _begin_new_sinks(flow, settings)
+    unpin(former)
+    return [str(sentence) for sentence in fit["accepted"]]
+
+
+def _begin_new_sinks(flow: Flow, settings: RunSettings) -> None:
+    """A sink that comes now gets what is put out from now on. Its journal shows that it is not an old one."""
+    for sink in flow.sinks.values():
+        journal = Journal(journal_file(settings.path, sink.name))
+        if journal.exists:
+            continue
+        if (earlier := sink.kind.earlier_output()) is not None:
+            raise UserError(
+                f"sink {sink.name!r} is new in this run, and {earlier} holds the output of an earlier one. "
+                "Move or remove it, or let the sink write to another place."
+            )
+        journal.write(NOTHING, None)
+
+
+def _asked(settings: RunSettings) -> dict[str, Any]:
+    """The answer of a process of its own."""
+    wanted = json.dumps(
+        {
+            "flow": settings.flow_path,
+            "unit": settings.policy.unit,
+            "partitions": settings.partition_count,
+        }
+    )
+    command = [sys.executable, "-m", "understudy.runtime.main", "fit", settings.folder, wanted]
+    try:
+        done = subprocess.run(
+            [*command, "--with-parent"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT_S,
+            check=False,
+            text=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise EnvironmentFailed(f"Whether the flow still fits its state cannot be told: {problem}.") from None
+    for line in done.stdout.splitlines():
+        if line.startswith(_ANSWER):
+            answer: dict[str, Any] = json.loads(line.removeprefix(_ANSWER))
+            return answer
+    why = failure_file(settings.path, "fit")
+    said = why.read_text().strip() if why.exists() else f"see {settings.log_file('fit')}"
+    kind = UserError if done.returncode == UserError.exit_code else EnvironmentFailed
+    raise kind(f"Whether the flow still fits its state cannot be told: {said}")
+
+
+def answer(settings: RunSettings, asked: str) -> None:
+    """Write the answer to the standard output."""
+    # The process that asks does without Spark.
+    from understudy.engine.changed_flow import fit_of_file  # noqa: PLC0415
+    from understudy.engine.session import session, stop_session  # noqa: PLC0415
+
+    wanted = json.loads(asked)
+    shape = pinned_shape(settings)
+    if shape is None:
+        raise EnvironmentFailed(f"{settings.path} does not say what its state was made by.")
+    session(master=settings.master, heap_mb=settings.heap_mb, stderr=settings.log_file("fit.jvm"))
+    try:
+        fit = fit_of_file(wanted["flow"], shape, unit=wanted["unit"], partitions=wanted["partitions"])
+    finally:
+        stop_session()
+    said = {
+        "refusals": [remark.sentence for remark in fit.refusals],
+        "accepted": [remark.sentence for remark in fit.accepted],
+    }
+    print(f"{_ANSWER}{json.dumps(said)}", flush=True)
