@@ -57,7 +57,7 @@ def execute(arguments: Namespace) -> int:
     with Interruption() as interruption, view_for(title, plain=arguments.plain) as view:
         view.say(f"run folder {settings.folder}")
         try:
-            with interruption.unless(lambda: _local_run(settings, goes_on, view)) as run:
+            with interruption.unless(lambda: _local_run(flow, settings, goes_on, view)) as run:
                 code = _looked_after(run, view, interruption, arguments.seconds)
                 if settings.saves and not run.finished:
                     save_last(run, view, interruption)
@@ -70,7 +70,7 @@ def execute(arguments: Namespace) -> int:
     return code
 
 
-def _local_run(settings: RunSettings, goes_on: bool, view: RunView) -> LocalRun:
+def _local_run(flow: Flow, settings: RunSettings, goes_on: bool, view: RunView) -> LocalRun:
     """The run, not started yet but for a ZooKeeper of its own."""
     make(settings.path)
     lock = lock_of_run(settings.path)
@@ -80,7 +80,7 @@ def _local_run(settings: RunSettings, goes_on: bool, view: RunView) -> LocalRun:
         store = open_store(settings)
         if goes_on:
             view.say(goes_on_from(settings, store))
-            for sentence in go_on_with(RunSettings.load(settings.path), settings):
+            for sentence in go_on_with(flow, RunSettings.load(settings.path), settings):
                 view.say(sentence)
             settings = next_generation(settings)
         nodes, standby = settings.nodes, settings.standby

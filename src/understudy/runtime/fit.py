@@ -36,10 +36,8 @@ def go_on_with(flow: Flow, former: RunSettings, settings: RunSettings) -> list[s
         return []
     fit = _asked(settings)
     if fit["refusals"]:
-        raise UserError(
-            "The saved state does not fit the flow as it is now:\n"
-            + "\n".join(f"- {r}" for r in fit["refusals"])
-        )
+        reasons = "\n".join(f"- {reason}" for reason in fit["refusals"])
+        raise UserError(f"The saved state does not fit the flow as it is now:\n{reasons}")
     _begin_new_sinks(flow, settings)
     unpin(former)
     return [str(sentence) for sentence in fit["accepted"]]

@@ -5,9 +5,9 @@ then, its replica would go on from the old code's state with the new code, and g
 peers. So the first process of a run writes down a digest of every file that the flow is made of, and every
 process compares. What a fragment imports only when it is called is not seen.
 
-Between two generations of a run the code may change, as far as the saved state can take it. What the state was
-made by is written down for that, too (`engine.state_shape`), and `unpin` lets the next generation begin with
-the code as it is.
+Between two generations of a run the code may change, as far as the saved state can take it. What the state
+was made by is written down for that, too (`engine.state_shape`), and `unpin` lets the next generation begin
+with the code as it is.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def pinned_shape(settings: RunSettings) -> dict[str, Any] | None:
 
 
 def unpin(settings: RunSettings) -> None:
-    """Let the next generation begin with the code as it is. What its state is made by is written down anew."""
+    """Let the next generation begin with the code as it is, and write it down anew."""
     for file in (FILE, SHAPE_FILE):
         (settings.path / file).unlink(missing_ok=True)
 

@@ -32,7 +32,7 @@ from understudy.flow.errors import EnvironmentFailed, blamed
 from understudy.flow.flow import Flow
 from understudy.flow.model import Sink
 from understudy.history.records import parts_text
-from understudy.runtime.gateway.journal import DeliveredRange, Journal
+from understudy.runtime.gateway.journal import DeliveredRange, Journal, journal_file
 from understudy.runtime.payload import Part, decode, merged_tables, rows_and_digest
 
 __all__ = ["DeliveredRange", "Delivery"]
@@ -119,7 +119,7 @@ class SinkDelivery:
         self._on_delivered = on_delivered
         self._on_failure = on_failure
         self._digests = digests
-        self._journal = Journal(folder / "delivery" / f"{sink.name}.json")
+        self._journal = Journal(journal_file(folder, sink.name))
         self._who = f"sink {sink.name!r} ({sink.kind.describe()})"
         with blamed(f"{self._who} could not be opened"):
             self._writer = sink.kind.open(sink.name, folder)

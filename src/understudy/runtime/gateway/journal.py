@@ -27,6 +27,10 @@ class DeliveredRange:
     buckets: tuple[tuple[BucketId, int, str], ...]
 
 
+def journal_file(folder: Path, sink: str) -> Path:
+    return folder / "delivery" / f"{sink}.json"
+
+
 class Journal:
     def __init__(self, file: Path) -> None:
         self.file = file

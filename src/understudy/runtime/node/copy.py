@@ -16,10 +16,11 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from understudy.core.bucket import Bucket, BucketId
+from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.edge.outlet import OutletState
 from understudy.core.errors import require
 from understudy.core.host.parcels import Began, FetchState
 from understudy.core.replica.events import (
@@ -201,7 +202,7 @@ class HostedCopy:
         into = self._parts.folder / "restored"
         try:
             restored = self._restored(into)
-            state = None if restored is None else restored.state
+            state = None if restored is None else self._for_consumers(restored.state)
             produced = {} if state is None else {p: outlet.produced_through for p, outlet in state.outlets}
             if not self._start(None if restored is None else restored.snapshot, produced):
                 return
@@ -210,6 +211,15 @@ class HostedCopy:
         if state is not None:
             self._recorder.installed_in(self.copy, state.version, state.through)
         self._hosting.post(Began(self.copy, self.epoch, state))
+
+    def _for_consumers(self, state: CopyState) -> CopyState:
+        """A saved state, for the consumers that there are now: sinks may have come and gone since."""
+        saved = dict(state.outlets)
+        produced = max((outlet.produced_through for outlet in saved.values()), default=NOTHING)
+        # One that is new gets what is put out from now on.
+        anew = OutletState((), produced, NOTHING, ())
+        consumers = sorted(self._hosting.host.topology.consumers(self.copy.partition))
+        return replace(state, outlets=tuple((each, saved.get(each, anew)) for each in consumers))
 
     def _restored(self, into: Path) -> Restored | None:
         """The state that was saved last; None if none ever was, or none is."""
