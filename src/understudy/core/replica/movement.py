@@ -109,7 +109,8 @@ class Lending:
         taking, self.taking = self.taking, {}
         to_save, self.taking_to_save = self.taking_to_save and fit_to_save, False
         if isinstance(event, SnapshotFailed):
-            # The borrowers repeat their requests, and the store's time comes again.
+            # Standbys repeat their requests, the store's time comes again, and a backup's as well.
+            self.wanted = {**{s: r for s, r in taking.items() if r.holds is not None}, **self.wanted}
             return []
         # Whoever has asked again meanwhile gets a snapshot of its own.
         served = [request for standby, request in taking.items() if standby not in self.wanted]
