@@ -30,6 +30,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed, UserError
@@ -44,6 +45,9 @@ BUG_EXIT_CODE = 70
 OVERDUE_EXIT_CODE = 75
 #: How long a process may take to end in good order.
 END_TIMEOUT_S = 5.0
+#: A process's log: the size of one part, and how many earlier ones are kept.
+LOG_BYTES_MAX = 16 * 2**20
+LOG_PARTS = 2
 #: Of prctl(2).
 PR_SET_PDEATHSIG = 1
 #: To a process of a run: write what all threads are at to the standard error.
@@ -255,7 +259,9 @@ def _failed(name: str, settings: RunSettings, problem: BaseException) -> int:
 
 def _log_to(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(file, errors="backslashreplace")
+    handler = RotatingFileHandler(
+        file, maxBytes=LOG_BYTES_MAX, backupCount=LOG_PARTS, errors="backslashreplace"
+    )
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

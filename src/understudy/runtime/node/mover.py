@@ -82,7 +82,9 @@ def send_state(channel: Channel, folder: Path, state: CopyState, has: Has = NOTH
             log.warning("the standby went away while its state was moving")
             return
         took_ms = (time.monotonic() - began) * 1e3
-        log.info("sent snapshot %d: %d bytes in %.0f ms", state.version, size_bytes, took_ms)
+        # A backup gets one every moment.
+        level = logging.DEBUG if has.digests else logging.INFO
+        log.log(level, "sent snapshot %d: %d bytes in %.0f ms", state.version, size_bytes, took_ms)
     except OSError as problem:
         log.exception("the state could not be read")
         channel.close(f"the state could not be read: {problem}")
@@ -198,7 +200,8 @@ class StateFetch:
         if self._state is None:
             raise ConnectionError("the state did not arrive completely")
         self._link_held(into)
-        log.info("snapshot %d arrived, %d bytes", self._state.version, self.received_bytes)
+        level = logging.INFO if self._held is None else logging.DEBUG
+        log.log(level, "snapshot %d arrived, %d bytes", self._state.version, self.received_bytes)
         return self._state
 
     def _link_held(self, into: Path) -> None:
