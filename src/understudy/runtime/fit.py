@@ -7,6 +7,7 @@ writes its answer to its standard output. If nothing has changed, nothing is ask
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -67,10 +68,12 @@ def _asked(settings: RunSettings) -> dict[str, Any]:
         }
     )
     command = [sys.executable, "-m", "understudy.runtime.main", "fit", settings.folder, wanted]
+    # The other process ends when this pipe closes, however this one ends.
+    reading, writing = os.pipe()
     try:
         done = subprocess.run(
             [*command, "--with-parent"],
-            stdin=subprocess.PIPE,
+            stdin=reading,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=TIMEOUT_S,
@@ -79,6 +82,9 @@ def _asked(settings: RunSettings) -> dict[str, Any]:
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise EnvironmentFailed(f"Whether the flow still fits its state cannot be told: {problem}.") from None
+    finally:
+        os.close(reading)
+        os.close(writing)
     for line in done.stdout.splitlines():
         if line.startswith(_ANSWER):
             answer: dict[str, Any] = json.loads(line.removeprefix(_ANSWER))
