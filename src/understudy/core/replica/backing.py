@@ -75,6 +75,14 @@ class Backing(Borrowing):
         self.attempt += 1
         return [AskAgainLater()]
 
+    def stalled(self) -> list[CopyInstruction]:
+        """Nothing has come for long: a fetch that hangs is begun anew, or its producers would keep all."""
+        if not self.fetching:
+            return []
+        self.fetching = False
+        self.attempt += 1
+        return self.ask()
+
     def give_up(self, why: str) -> list[CopyInstruction]:
         if self.over or self.through is not None:
             return []

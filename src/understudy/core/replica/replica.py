@@ -156,7 +156,9 @@ class Replica:
     def stuck(self, limit_ms: int) -> list[CopyInstruction] | None:
         """A newcomer's limit without progress has passed. None: nothing is left to watch."""
         if self.borrowing is not None and not self.borrowing.over:
-            if not self.borrowing.progressed and not self.backs_up:
+            if not self.borrowing.progressed:
+                if isinstance(self.borrowing, Backing) and self.backs_up:
+                    return self.borrowing.stalled()
                 return self.borrowing.give_up(f"its state made no progress for {limit_ms / 1000:g} s")
             self.borrowing.progressed = False
             return []

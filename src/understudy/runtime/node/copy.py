@@ -121,6 +121,9 @@ class HostedCopy:
 
     def fetch(self, wanted: FetchState, fetch: StateFetch) -> None:
         """Start with the state of another copy, or hold it."""
+        if self.fetching is not None:
+            # It hangs, or is long over.
+            self.fetching.stop()
         self.fetching = fetch
         if wanted.hold:
             self._in_thread("backup", lambda: self._receive(wanted, fetch))
