@@ -68,7 +68,7 @@ def test_a_request_that_is_repeated_before_its_snapshot_is_there_changes_nothing
     assert made.asked(asked()) == []
     made.stands_still()
     assert made.asked(asked()) == []
-    assert made.wanted is None
+    assert made.wanted == {}
 
 
 @pytest.mark.parametrize("later", [asked(attempt=2), asked(epoch=6)])
@@ -82,14 +82,14 @@ def test_a_later_attempt_or_the_next_standby_gets_a_snapshot_of_its_own(later: A
 def test_an_earlier_attempt_that_comes_late_is_ignored() -> None:
     made = lending(attempt=2)
     assert made.asked(asked(1)) == []
-    assert made.lent == asked(2)
+    assert made.lent == {STANDBY: (asked(2), 1)}
 
 
 def test_an_earlier_attempt_that_comes_late_does_not_replace_one_that_waits() -> None:
     made = Lending()
     made.asked(asked(2))
     assert made.asked(asked(1)) == []
-    assert made.wanted == asked(2)
+    assert made.wanted == {STANDBY: asked(2)}
 
 
 def test_a_request_during_a_snapshot_makes_that_one_useless() -> None:
@@ -113,14 +113,14 @@ def test_a_snapshot_that_failed_is_taken_again_when_the_request_is_repeated() ->
 
 def test_a_snapshot_is_dropped_when_its_standby_is_gone() -> None:
     made = lending()
-    assert made.standby_gone() == [DropSnapshot(1)]
-    assert made.standby_gone() == []
+    assert made.standby_gone(STANDBY) == [DropSnapshot(1)]
+    assert made.standby_gone(STANDBY) == []
 
 
 def test_a_standby_that_is_gone_is_not_waited_for() -> None:
     made = Lending()
     made.asked(asked())
-    assert made.standby_gone() == []
+    assert made.standby_gone(STANDBY) == []
     assert made.stands_still() == []
 
 
@@ -128,16 +128,16 @@ def test_a_standby_that_is_gone_while_its_snapshot_is_taken_gets_no_offer() -> N
     made = Lending()
     made.asked(asked())
     made.stands_still()
-    assert made.standby_gone() == []
+    assert made.standby_gone(STANDBY) == []
     assert made.taken(SnapshotTaken(1), state(1)) == [DropSnapshot(1)]
-    assert made.lent is None
+    assert made.lent == {}
 
 
 def test_the_next_standby_is_served_although_the_snapshot_of_the_last_was_under_way() -> None:
     made = Lending()
     made.asked(asked())
     made.stands_still()
-    made.standby_gone()
+    made.standby_gone(STANDBY)
     made.asked(asked(epoch=7))
     assert made.taken(SnapshotTaken(1), state(1)) == [DropSnapshot(1)]
     assert made.stands_still() == [TakeSnapshot(2)]
