@@ -107,6 +107,7 @@ def _simulate(arguments: Namespace, progress: Callable[[Summary], None]) -> Summ
 
 def _summary_text(summary: Summary) -> str:
     faults = ", ".join(f"{count} {kind}" for kind, count in summary.faults.most_common()) or "none"
+    happened = ", ".join(f"{count} {what}" for what, count in summary.happened.most_common() if count) or "nothing"
     return "\n".join(
         [
             f"policy {summary.policy}: {summary.seeds} seeds in {summary.seconds:.1f} s, "
@@ -115,5 +116,6 @@ def _summary_text(summary: Summary) -> str:
             f"  buckets    {summary.buckets}",
             f"  faults     {sum(summary.faults.values())} ({faults})",
             f"  catch-ups  {summary.caught_up}",
+            f"  saved      {happened}",
         ]
     )

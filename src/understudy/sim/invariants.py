@@ -21,7 +21,7 @@ from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import STORE, Copy, Partition
 from understudy.core.view.view import Seat, Status, View
 from understudy.sim.checkers import demand
-from understudy.sim.vault import check_fit
+from understudy.sim.vault import Vault, check_fit, floor_of
 
 if TYPE_CHECKING:
     from understudy.sim.process import Process
@@ -58,7 +58,7 @@ def check_kept(world: World) -> None:
     if view is None or (view.lost and not world.setup.saved):
         return
     for process in world.processes.values():
-        for copy, taken in _needs(process, view):
+        for copy, taken in _needs(process, view, world.vault):
             for producer in world.setup.flow.topology.producers(copy.partition):
                 needed = world.setup.flow.reference.edges[producer, copy.partition].next_after(taken)
                 if needed is not None:
@@ -67,13 +67,20 @@ def check_kept(world: World) -> None:
                     demand(not gone or min(gone) < needed, "kept", what)
 
 
-def _needs(process: Process, view: View) -> Iterator[tuple[Copy, BucketId]]:
-    """What the copies of a process, seated in this view, have taken so far."""
+def _needs(process: Process, view: View, vault: Vault) -> Iterator[tuple[Copy, BucketId]]:
+    """What the copies of a process, seated in this view, have taken so far.
+
+    One that has only begun with a saved state which is none of those that are kept now goes back to one of
+    these.
+    """
     for copy, resident in process.host.residents.items():
         if resident.machine.below is None or not resident.begun:
             continue
         if copy.partition not in view.partitions or view.holds(copy, process.name, resident.epoch):
-            yield copy, min(inlet.taken for inlet in resident.machine.below.inlets.values())
+            taken = min(inlet.taken for inlet in resident.machine.below.inlets.values())
+            worker = process.workers.get(copy)
+            if worker is None or worker.restored != taken or taken >= floor_of(vault, copy.partition):
+                yield copy, taken
     for copy, worker in process.workers.items():
         if worker.fetched is not None and view.holds(copy, process.name, worker.epoch):
             yield copy, worker.fetched.state.through

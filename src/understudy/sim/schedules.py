@@ -1,7 +1,8 @@
 """Random schedules: faults while data flows, then healing, then everything must have arrived.
 
-One seed makes one schedule. In every other one the flow saves its state. The seed draws the shape of the flow, its input, how often each kind of choice comes
-(some worlds have slow views, some slow engines, some slow nodes), and which faults come when.
+One seed makes one schedule. In every other one the flow saves its state. The seed draws the shape of the flow,
+its input, how often each kind of choice comes (some worlds have slow views, some slow engines, some slow
+nodes), and which faults come when.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from time import perf_counter
 
 from understudy.sim.checkers import Violation, checkers
 from understudy.sim.clock import STEPS_MAX, asks, converge, saves
-from understudy.sim.faults import FAULTS, LOSSES, RECOVERIES, Fault, heal, moving
+from understudy.sim.faults import FAULTS, LOSSES, RECOVERIES, Fault, heal, moving, recovering
 from understudy.sim.observing import Observer
 from understudy.sim.shapes import Shape, shape_of
 from understudy.sim.survival import may_fire
@@ -35,7 +36,16 @@ ON_THE_MOVE = (
     "suspect",
     "hung fetch",
 )
-WORDS = {"snap": "snapshot", "fetch": "fetch", "install": "install"}
+#: What is also tried there, and when a state is saved or begun with, or a log is read again.
+ALL_AT_ONCE = ("kill all", "power")
+#: How each of these steps fails by itself.
+FAILS = {
+    "snap": "bad snapshot",
+    "fetch": "bad fetch",
+    "install": "bad install",
+    "save": "bad save",
+    "start": "old state",
+}
 
 
 @dataclass(slots=True)
@@ -50,6 +60,8 @@ class Summary:
     caught_up: int = 0
     seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
+    #: What saved states led to.
+    happened: Counter[str] = field(default_factory=Counter)
     violations: list[tuple[int, Violation]] = field(default_factory=list)
 
     def add(self, other: Summary) -> None:
@@ -59,6 +71,7 @@ class Summary:
         self.buckets += other.buckets
         self.caught_up += other.caught_up
         self.faults.update(other.faults)
+        self.happened.update(other.happened)
         self.violations += other.violations
 
 
@@ -86,6 +99,7 @@ def simulate(
         summary.buckets += sum(world.disk.sealed.values())
         summary.caught_up += world.caught_up
         summary.faults.update(world.faults)
+        summary.happened.update(world.happened)
         if progress is not None:
             progress(summary)
     return summary
@@ -130,7 +144,7 @@ class Schedule:
             if self.random.random() < self.recovery_chance:
                 name = self.random.choice(list(RECOVERIES))
                 self._let(name, RECOVERIES[name])
-            haste = self.haste if self.faults_left and moving(world) else 1
+            haste = self.haste if self.faults_left and (moving(world) or recovering(world)) else 1
             if self.faults_left and self.random.random() < self.fault_chance * haste:
                 self._fault()
             elif not self._step():
@@ -178,12 +192,20 @@ class Schedule:
                 # Some views are never seen.
                 known = self.world.processes[name].view_epoch
                 self.world.take(("view", name, self.random.randint(known + 1, newest)))
-            case ((("snap" | "fetch" | "install") as what), *_) if self._strikes():
-                # Just now, when it would have gone on.
-                names = self.random.sample([f"bad {WORDS[what]}", *ON_THE_MOVE], k=ATTEMPTS)
-                next((name for name in names if self._let(name, self.faults[name][0])), None)
+            case ((("snap" | "fetch" | "install" | "reread") as what), *_) if self._strikes():
+                self._strike(what)
+            case ((("save" | "start") as what), *_) if self.world.setup.saved and self._strikes():
+                self._strike(what)
             case _:
                 self.world.take(choice)
+
+    def _strike(self, what: str) -> None:
+        """Let something fail just now, when this step would have gone on."""
+        saved = ALL_AT_ONCE if self.world.setup.saved else ()
+        tried = self.random.sample([*ON_THE_MOVE, *saved], k=ATTEMPTS)
+        if what in FAILS and self.random.random() < 0.5:
+            tried = [FAILS[what], *tried]
+        next((name for name in tried if self._let(name, self.faults[name][0])), None)
 
     def _strikes(self) -> bool:
         struck = self.faults_left > 0 and self.random.random() < self.strike_chance

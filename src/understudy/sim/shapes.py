@@ -29,7 +29,12 @@ def shape_of(policy: str, random: Random, replicas: int | None = None, *, saved:
     if not saved or shape.setup.isolated:
         return shape
     timing = Timing(save_ms=random.choice((100, 1_000, 4_000)))
-    limits = replace(shape.setup.limits, save_bytes_max=random.choice((1, 8, 1_000)))
+    limits = replace(
+        shape.setup.limits,
+        save_bytes_max=random.choice((1, 8, 1_000)),
+        # What is kept for the store alone is to exceed it often.
+        output_buckets_max=random.choice((1, 3, shape.setup.limits.output_buckets_max)),
+    )
     return Shape(replace(shape.setup, timing=timing, limits=limits), shape.spares)
 
 

@@ -39,5 +39,7 @@ class SimWorker:
     fetched: Kept | None = None
     #: The fetch makes no progress and never will.
     hangs: bool = False
+    #: What the saved state held that it began with, if it did.
+    restored: BucketId | None = None
     #: The version that is on its way into the vault.
     saving: int | None = None

@@ -30,11 +30,11 @@ from understudy.core.replica.events import (
     FetchFailed,
     Installed,
     LimitGroups,
+    LogRead,
     MoveFailed,
     Offered,
     Processed,
     Produced,
-    LogRead,
     Progress,
     SaveDue,
     Saved,
@@ -164,8 +164,9 @@ class Replica:
                 self._want_to_save()
                 done = []
             case Saved(version, floor):
+                done = self.lending.saved(version)
                 self._stored = floor
-                done = [*self.lending.saved(version), *self._below.held(STORE, floor)]
+                done += self._below.held(STORE, floor)
             case SaveFailed(version):
                 done = self.lending.saved(version)
             case LogRead():
