@@ -77,7 +77,7 @@ def kill_all(world: World, random: Random) -> str | None:
     if view is None or not world.setup.saved:
         return None
     lagging = _with_gaps(world) & view.partitions.keys()
-    partition = random.choice(sorted(lagging) if lagging and random.random() < 0.5 else list(view.partitions))
+    partition = random.choice(sorted(lagging) if lagging and random.random() < 0.8 else list(view.partitions))
     nodes = {seat.node for seat in view.partitions[partition].seats if seat.alive} & set(world.nodes)
     for node in sorted(nodes):
         world.kill(node)

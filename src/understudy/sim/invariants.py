@@ -113,7 +113,7 @@ def _gone(world: World, view: View, producer: Partition, consumer: Copy) -> Iter
             assert machine.above is not None
             outlet = machine.above.outlets[consumer.partition]
             # With a gap its producer goes back to a saved state, which has what the consumer lacks.
-            yield outlet.buffer.floor[STORE] if outlet.gap else outlet.buffer.gone_through
+            yield outlet.store_floor if outlet.gap else outlet.buffer.gone_through
 
 
 # --- view-safe -------------------------------------------------------------------------------------------
@@ -149,6 +149,7 @@ def check_converged(world: World, lost: bool = False) -> None:
     for process in world.processes.values():
         _converged(process.view_epoch == view.epoch, f"{process.name} never saw view {view.epoch}")
         _check_process(world, process)
+    _check_store_is_known(world)
 
 
 def _check_delivered(world: World) -> None:
@@ -161,6 +162,24 @@ def _check_delivered(world: World) -> None:
         taken = min(flow.reference.taken[consumer].through for consumer in consumers)
         numbers = [b.number for b in flow.inputs[source] if trimmed < b.number <= taken]
         _converged(not numbers, f"the log of {source} keeps {numbers}, which all have taken")
+
+
+def _check_store_is_known(world: World) -> None:
+    """Every producer has heard what the store holds of its consumers, and logs keep nothing longer."""
+    machines = [r.machine for p in world.processes.values() for r in p.host.residents.values()]
+    # As long as a copy has more to save, it may not have said yet what was saved before it came.
+    saved = {each.copy.partition for each in machines if each.saves and not each.worth_saving}
+    floors = {partition: floor_of(world.vault, partition) for partition in saved}
+    for machine in machines:
+        for partition, outlet in machine.above.outlets.items() if machine.above is not None else ():
+            if outlet.stored and partition in floors:
+                what = f"{outlet.name}: the store holds {floors[partition]}, {outlet.store_floor} is known"
+                _converged(outlet.store_floor >= floors[partition], what)
+    for source, forgotten in world.disk.forgotten.items() if world.setup.saved else ():
+        consumers = world.setup.flow.topology.consumers(Partition(source))
+        if saved.issuperset(consumers):
+            needed = min(world.disk.trimmed[source], *(floors[each] for each in consumers))
+            _converged(forgotten >= needed, f"the log of {source} keeps what follows {forgotten}, not {needed}")
 
 
 def _check_seats(world: World, view: View) -> None:

@@ -131,6 +131,8 @@ class Schedule:
         self.fault_chance = 10 ** random.uniform(-2.5, -1.3)
         #: How often something fails at each step of a state's movement.
         self.strike_chance = random.choice((0, 0.1, 0.3))
+        #: How often a snapshot does not get into the vault, or is damaged there.
+        self.damage_chance = random.choice((0, 0.1, 0.5))
         #: How much more often something fails while a standby waits or catches up.
         self.haste = random.choice((1, 3, 6))
         self.recovery_chance = 10 ** random.uniform(-2, -1)
@@ -196,6 +198,9 @@ class Schedule:
                 self._strike(what)
             case ((("save" | "start") as what), *_) if self.world.setup.saved and self._strikes():
                 self._strike(what)
+            case ((("save" | "start") as what), *_) if self._damages():
+                if not self._let(FAILS[what], self.faults[FAILS[what]][0]):
+                    self.world.take(choice)
             case _:
                 self.world.take(choice)
 
@@ -206,6 +211,11 @@ class Schedule:
         if what in FAILS and self.random.random() < 0.5:
             tried = [FAILS[what], *tried]
         next((name for name in tried if self._let(name, self.faults[name][0])), None)
+
+    def _damages(self) -> bool:
+        """Whether a save, or a saved state, is bad: that costs no copy, and may happen time and again."""
+        able = self.world.setup.saved and self.faults_left > 0
+        return able and self.random.random() < self.damage_chance
 
     def _strikes(self) -> bool:
         struck = self.faults_left > 0 and self.random.random() < self.strike_chance

@@ -138,9 +138,14 @@ class Outlet:
         return (STORE,) if STORE in self.buffer.floor else ()
 
     @property
+    def store_floor(self) -> BucketId:
+        """What the oldest snapshot of the consumer holds that the store keeps, as far as is known here."""
+        return self._log_floor[STORE] if self.backed else self.buffer.floor.get(STORE, NOTHING)
+
+    @property
     def gap(self) -> bool:
         """Whether a copy that begins again from the oldest saved snapshot would lack something here."""
-        return any(self.buffer.floor[each] < self.buffer.gone_through for each in self._reserved)
+        return bool(self._reserved) and self.store_floor < self.buffer.gone_through
 
     @property
     def log_needed(self) -> BucketId:
