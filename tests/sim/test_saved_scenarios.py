@@ -27,6 +27,7 @@ from understudy.sim.scenario import (
     kill,
     kill_gateway,
     release,
+    sever,
     until,
     wait,
 )
@@ -196,10 +197,78 @@ def test_a_sink_that_tried_a_copy_before_it_began_is_told_to_try_again(seed: int
     Script(saving_flow(2), seed).run(LATE)
 
 
+#: The store takes no snapshot at all.
+STORE_IS_AWAY: list[Act] = [wait("active"), hold("save"), feed(16), wait("delivered")]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_flow_whose_store_is_away_goes_on(seed: int) -> None:
+    world = Script(saving_flow(buckets_max=2, f=1, g=1), seed).run(STORE_IS_AWAY)
+    assert world.happened["gaps"] > 0
+
+
+#: Both copies of the consumer are lost, and the first begins again, before any producer sees a view of it. It
+#: then seems as if the first had begun with the state of the second.
+SKIPPED: list[Act] = [
+    wait("active"),
+    feed(4),
+    saved(4, UPPER),
+    hold("save"),
+    *(hold("view", name) for name in ("n01", "n02", GATEWAY)),
+    feed(6),
+    wait("delivered"),
+    join(),
+    until("the leader knows n05", lambda world: world.store.leader.heard_of.get("n05") is True),
+    hold("member"),
+    kill(UPPER),
+    kill(Copy(UPPER.partition, 1)),
+    until("both sessions have ended", lambda world: not {"n03", "n04"} & world.store.members.keys()),
+    release("member"),
+    begun(UPPER, "n05"),
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_producer_that_skipped_views_learns_from_the_copy_itself_what_it_has(seed: int) -> None:
+    Script(saving_flow(2, f=1, g=1), seed).run(SKIPPED)
+
+
+#: The connection breaks while the log is read again: some of it was sent and is lost.
+REREAD: list[Act] = [
+    wait("active"),
+    feed(4),
+    saved(4),
+    hold("save"),
+    feed(10),
+    wait("delivered"),
+    kill(FIRST),
+    join(),
+    until("the log is read again", lambda world: bool(world.processes[GATEWAY].rereading)),
+    hold("deliver", "n02"),
+    until("some of it was sent", lambda world: _reread(world, 2)),
+    hold("reread"),
+    sever(FIRST),
+    release("deliver", "n02"),
+    until("it is asked for anew", lambda world: len(world.processes[GATEWAY].rereading) > 1),
+]
+
+
+def _reread(world: World, pieces: int) -> bool:
+    return world.happened["rereads"] >= pieces and bool(world.processes[GATEWAY].rereading)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_piece_of_the_log_that_was_asked_for_over_a_broken_connection_is_not_sent(seed: int) -> None:
+    Script(saving_flow(), seed).run(REREAD)
+
+
 BREAKS: list[tuple[Callable[[pytest.MonkeyPatch], None], Setup, list[Act], set[str]]] = [
     (saving.ignore_what_the_log_has_forgotten, saving_flow(), OVERTAKEN, {"kept"}),
     (saving.go_back_alone, saving_flow(buckets_max=2, f=1, g=1), [*GAP, kill(UPPER), join()], {"converged"}),
     (saving.forget_what_sinks_hold, saving_flow(2), LATE, {"sound"}),
+    (saving.reserves_make_full, saving_flow(buckets_max=2, f=1, g=1), STORE_IS_AWAY, {"converged"}),
+    (saving.do_not_correct_the_guess, saving_flow(2, f=1, g=1), SKIPPED, {"sound"}),
+    (saving.refill_for_whom_it_may_concern, saving_flow(), REREAD, {"input-loss-free", "sound"}),
     (saving.ignore_lacking, saving_flow(buckets_max=2, f=1, g=1), [*GAP, kill(UPPER), join()], {"converged"}),
     (saving.believe_moved_floors_of_new_seats, saving_flow(2, f=1, g=1), LENDER_DIES, {"converged", "sound"}),
 ]

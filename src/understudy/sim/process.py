@@ -382,6 +382,7 @@ class Process:
 
     def unlend(self, copy: Copy, epoch: int, version: int) -> None:
         worker = self.workers[copy]
+        demand(worker.saving != version, "sound", f"{copy} on {self.name} drops the snapshot that it saves")
         worker.taken.pop(version, None)
         worker.lent.pop(version, None)
 
