@@ -8,7 +8,7 @@ import pytest
 from mutations import edges, hosts
 
 from understudy.sim.checkers import Violation
-from understudy.sim.explore import Bounds, explore
+from understudy.sim.explore import Bounds, Space, explore
 from understudy.sim.setup import Setup
 from understudy.sim.shapes import small
 from understudy.sim.state import clone, freeze
@@ -116,6 +116,24 @@ def test_exploration_finds_a_known_mistake(
         for seed in range(8):
             explore(bounds, states_max=5_000, seed=seed)
     assert caught.value.invariant in invariants
+
+
+def test_a_fork_that_loses_its_power_leaves_the_world_that_it_was_forked_from_as_it_was() -> None:
+    space = Space(Bounds(saved("none", 2), saves=1, powers=1))
+    world = space.first()
+    for _ in range(60):
+        mark, vault, disk = world.mark(), dict(world.vault), freeze(world.disk)
+        for move in space.moves(world):
+            fork = space.after(world, move, [])
+            if move == ("power",):
+                while further := [each for each in space.moves(fork) if each[0] != "timer"]:
+                    fork = space.after(fork, further[0], [])
+            assert (world.mark(), dict(world.vault), freeze(world.disk)) == (mark, vault, disk)
+        steps = [each for each in space.moves(world) if each != ("power",)]
+        if not steps:
+            break
+        world = space.after(world, steps[-1], [])
+    assert world.vault, "a state was saved on the way"
 
 
 class Unknown:

@@ -86,8 +86,8 @@ def gap(copy: Copy) -> Wait:
     )
 
 
-#: The only copy is declared dead and does not know it. Its successor begins with bucket 4, and the former copy
-#: saves newer states before the successor reaches the gateway.
+#: The only copy is declared dead and does not know it. Its successor begins with bucket 4, and the former
+#: copy saves newer states before the successor reaches the gateway.
 OVERTAKEN: list[Act] = [
     wait("active"),
     feed(4),
@@ -178,7 +178,7 @@ def _has_tried(world: World) -> bool:
     return sink is not None and SECOND in sink.tried
 
 
-#: Of two copies one starts late, with a state that the other has saved meanwhile. The sink knocked before that.
+#: Of two copies one starts late, with a state that the other has saved meanwhile. The sink tried it before.
 LATE: list[Act] = [
     hold("start", "n02"),
     feed(2),
@@ -189,7 +189,6 @@ LATE: list[Act] = [
     release("start", "n02"),
     begun(SECOND, "n02"),
 ]
-
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -280,7 +280,7 @@ def _simulate(commands: Any) -> None:
         type=_count(0),
         default=0,
         metavar="N",
-        help="with --explore: how often state is saved in a store, if at all (0); then all copies may be lost",
+        help="with --explore: how often state is saved in a store (0); with it all copies may be lost",
     )
     made.add_argument(
         "--power-failures", type=_count(0), default=0, metavar="N", help="with --saves: everything dies (0)"

@@ -53,8 +53,8 @@ def _explore(arguments: Namespace) -> int:
     if powers and not saves:
         raise UserError("Without --saves nothing is left of the flow after a power failure.")
     setup = small(arguments.policy, buckets, arguments.replicas, saved=saves > 0)
-    # With isolated replicas no standby is ever seated; one replica has no other to take the state from, unless
-    # it is saved.
+    # With isolated replicas no standby is ever seated; one replica has no other to take the state from, if no
+    # state is saved.
     spares = 0 if setup.isolated or (setup.replicas == 1 and not saves) else kills
     bounds = Bounds(setup, spares=spares, kills=kills, crashes=crashes, saves=saves, powers=powers)
     try:
@@ -63,8 +63,8 @@ def _explore(arguments: Namespace) -> int:
         print(violation)
         return 1
     print(
-        f"every schedule of {buckets} buckets with {kills} kills, {crashes} gateway crashes, {saves} saves and "
-        f"{powers} power failures at any point: "
+        f"every schedule of {buckets} buckets with {kills} kills, {crashes} gateway crashes, {saves} saves "
+        f"and {powers} power failures at any point: "
         f"{explored.states:,} states, {explored.steps:,} steps, {explored.ends:,} ends in "
         f"{explored.seconds:.0f} s, no violation"
     )
@@ -115,7 +115,9 @@ def _simulate(arguments: Namespace, progress: Callable[[Summary], None]) -> Summ
 
 def _summary_text(summary: Summary) -> str:
     faults = ", ".join(f"{count} {kind}" for kind, count in summary.faults.most_common()) or "none"
-    happened = ", ".join(f"{count} {what}" for what, count in summary.happened.most_common() if count) or "nothing"
+    happened = (
+        ", ".join(f"{count} {what}" for what, count in summary.happened.most_common() if count) or "nothing"
+    )
     return "\n".join(
         [
             f"policy {summary.policy}: {summary.seeds} seeds in {summary.seconds:.1f} s, "

@@ -4,8 +4,8 @@ A world is copied at every step, and known again where it comes back to a state 
 
 *Moves* are all choices of `sim.world`, every view that a process has not seen, the loss of what a dead
 process had sent, and kills, crashes, power failures and broken connections as long as some are left. Where
-states are saved, so are the saves, as long as some are left, the end of a lost node's grace, and the start from
-the snapshot before the newest.
+states are saved, so are the saves, as long as some are left, the end of a lost node's grace, and the start
+from the snapshot before the newest.
 
 *What is no choice.* Some steps are taken as soon as they can be, because to take them later would only delay
 what they lead to, and that may be late anyway:

@@ -179,7 +179,9 @@ def _check_store_is_known(world: World) -> None:
         consumers = world.setup.flow.topology.consumers(Partition(source))
         if saved.issuperset(consumers):
             needed = min(world.disk.trimmed[source], *(floors[each] for each in consumers))
-            _converged(forgotten >= needed, f"the log of {source} keeps what follows {forgotten}, not {needed}")
+            _converged(
+                forgotten >= needed, f"the log of {source} keeps what follows {forgotten}, not {needed}"
+            )
 
 
 def _check_seats(world: World, view: View) -> None:

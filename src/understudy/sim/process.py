@@ -9,7 +9,7 @@ action, so an exploration may keep the answer.
     ("produce", copy)            an engine puts out what its group completed; a sink has written its group
     ("finish", copy)             the engine stands still again
     ("snap", copy, ok)           a snapshot is taken, or failed
-    ("saved", copy, floor)       a snapshot is in the vault, which keeps nothing older than this; None: it failed
+    ("saved", copy, floor)       a snapshot is in the vault, which keeps nothing older than this; None: no
     ("reread", source, consumer, after)
                                  the log's next bucket is read again for a consumer
     ("fetched", copy, kept)      a state has arrived completely; None: it could not be fetched

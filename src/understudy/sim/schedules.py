@@ -1,8 +1,8 @@
 """Random schedules: faults while data flows, then healing, then everything must have arrived.
 
-One seed makes one schedule. In every other one the flow saves its state. The seed draws the shape of the flow,
-its input, how often each kind of choice comes (some worlds have slow views, some slow engines, some slow
-nodes), and which faults come when.
+One seed makes one schedule. In every other one the flow saves its state. The seed draws the shape of the
+flow, its input, how often each kind of choice comes (some worlds have slow views, some slow engines, some
+slow nodes), and which faults come when.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What a flow survives: whether it may lose a node now, hear a false suspicion, or have a timer fire.
 
 A flow that saves no state survives every fault but the loss of all copies of a partition's state, so faults
-that would cause that are left out (`may_lose`), unless a schedule asks for just that. The controller cannot know everything: if one
-copy has died unnoticed, a false suspicion of the other is a second loss at once (`may_suspect`).
+that would cause that are left out (`may_lose`), unless a schedule asks for just that. The controller cannot
+know everything: if one copy has died unnoticed, a false suspicion of the other is a second loss at once
+(`may_suspect`).
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def with_saved(vault: Vault, partition: Partition, kept: Kept) -> Vault:
 def floor_of(vault: Vault, partition: Partition) -> BucketId:
     """What the oldest snapshot of a partition holds that will ever be used.
 
-    As long as there are fewer than are kept, a copy that was declared dead and does not know yet may still add
-    an older one.
+    As long as there are fewer than are kept, the only one may be damaged; and a copy that was declared dead
+    and does not know yet may still add an older one.
     """
     kept = vault.get(partition, ())
     return kept[0].state.through if len(kept) == KEPT_MAX else NOTHING

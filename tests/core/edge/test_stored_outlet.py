@@ -1,5 +1,5 @@
-"""An outlet whose consumer's state is saved, by exact instructions: what is kept for the store, in memory or in
-a log, and for copies that begin again from there.
+"""An outlet whose consumer's state is saved, by exact instructions: what is kept for the store, in memory or
+in a log, and for copies that begin again from there.
 """
 
 from __future__ import annotations
@@ -181,7 +181,9 @@ def test_what_a_saved_outlet_says_of_a_sink_stands_as_well() -> None:
 
 
 @pytest.mark.parametrize("seated", ["while the state was moved", "after it was installed"])
-def test_a_moved_outlet_does_not_hold_the_former_occupant_against_a_copy_that_began_again(seated: str) -> None:
+def test_a_moved_outlet_does_not_hold_the_former_occupant_against_a_copy_that_began_again(
+    seated: str,
+) -> None:
     outlet = Outlet("outlet", all_active(1), stored=True)
     state = OutletState(run(3, 4), 4, 2, ((0, 4), (STORE, 2)))
     if seated == "while the state was moved":
@@ -258,7 +260,10 @@ def test_a_copy_that_needs_more_than_memory_holds_is_sent_the_log_and_then_the_r
 
 def test_a_piece_of_the_log_that_reaches_into_memory_is_not_sent_twice() -> None:
     outlet = refilling()
-    assert outlet.handle(Refilled(0, 1, run(2, 3, 4, 5))) == [Send(0, Data(run(2, 3, 4, 5))), Send(0, Data(run(6)))]
+    assert outlet.handle(Refilled(0, 1, run(2, 3, 4, 5))) == [
+        Send(0, Data(run(2, 3, 4, 5))),
+        Send(0, Data(run(6))),
+    ]
 
 
 def test_a_piece_of_the_log_may_be_ahead_of_what_was_put_into_memory() -> None:
@@ -275,7 +280,9 @@ def test_the_log_is_read_no_further_than_the_copy_follows() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [From(0, Pause()), Detached(0), Attached(0, 1), Fail(0)], ids=["pause", "detach", "attach", "fail"]
+    "change",
+    [From(0, Pause()), Detached(0), Attached(0, 1), Fail(0)],
+    ids=["pause", "detach", "attach", "fail"],
 )
 def test_a_piece_that_comes_after_the_copy_has_stopped_is_dropped(change: object) -> None:
     outlet = refilling()
@@ -318,7 +325,9 @@ def test_a_gateway_that_began_again_has_what_was_trimmed_in_its_log_only() -> No
     assert outlet.handle(Refilled(0, 2, run(3, 4))) == [Send(0, Data(run(3, 4))), Send(0, Data(run(5)))]
 
 
-def test_a_copy_whose_saved_state_is_none_of_those_that_are_kept_now_lacks_what_the_log_has_forgotten() -> None:
+def test_a_copy_whose_saved_state_is_none_of_those_that_are_kept_now_lacks_what_the_log_has_forgotten() -> (
+    None
+):
     outlet = backed(1, 2, 3)
     outlet.handle(From(0, Held(STORE, 3)))
     begin_again(outlet)

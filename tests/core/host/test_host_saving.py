@@ -1,10 +1,10 @@
-"""Hosts of a flow that saves its state: which copy saves it when, what a copy begins with, and what it lacks."""
+"""Hosts of a flow that saves its state: which copy saves it when, what it begins with, and what it lacks."""
 
 from __future__ import annotations
 
 import pytest
 from core_kit import copies, run, seats, view
-from host_kit import F, SINK, SOURCE, TOPOLOGY, first_view, of_kind, parcels
+from host_kit import SINK, SOURCE, TOPOLOGY, F, first_view, of_kind, parcels
 
 from understudy.core.bucket import NOTHING
 from understudy.core.edge.messages import Ack, Data, Held, Reverse

@@ -69,10 +69,8 @@ def test_a_source_knows_through_which_number_no_consumer_will_ask_again() -> Non
 
 
 def source() -> Producer:
-    """A source whose consumers save their state; all copies have what it put out, and the first began again."""
-    made = Producer(
-        "source", {p: all_active(2) for p in (LEFT, RIGHT)}, stored=(LEFT, RIGHT), backed=True
-    )
+    """A source whose consumers save their state; all copies have what it put out."""
+    made = Producer("source", {p: all_active(2) for p in (LEFT, RIGHT)}, stored=(LEFT, RIGHT), backed=True)
     for partition in (LEFT, RIGHT):
         for replica in range(2):
             made.at_edge(AtEdge(partition, Attached(replica)))

@@ -174,7 +174,10 @@ def begin_without_outlets(patch: Patch) -> None:
     install = Producer.install
 
     def bare(producer: Producer, outlets: Any, *, saved: bool = False) -> None:
-        kept = [(partition, replace(state, kept=())) if saved else (partition, state) for partition, state in outlets]
+        kept = [
+            (partition, replace(state, kept=())) if saved else (partition, state)
+            for partition, state in outlets
+        ]
         install(producer, tuple(kept), saved=saved)
 
     patch.setattr(Producer, "install", bare)
@@ -193,7 +196,11 @@ def begin_without_its_number(patch: Patch) -> None:
 def believe_saved_floors(patch: Patch) -> None:
     """A saved outlet counts what replicas had acknowledged when it was saved."""
     install = Outlet.install
-    patch.setattr(Outlet, "install", lambda outlet, state, *, saved=False: install(outlet, state))
+
+    def trusting(outlet: Outlet, state: OutletState, *, saved: bool = False) -> None:
+        install(outlet, state, saved=False)
+
+    patch.setattr(Outlet, "install", trusting)
 
 
 def do_not_correct_the_guess(patch: Patch) -> None:

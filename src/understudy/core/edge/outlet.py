@@ -29,9 +29,9 @@ asked the newcomer yet, so it sends nothing until one does.
 begin again from there. The store counts like a replica that is always alive: its floor is the number of the
 oldest snapshot that it keeps, which the consumer's copies tell (`Held`). So everything after that number is
 kept, whichever snapshot a copy begins with. A copy that an outlet cannot serve is told so (`lacks`), and goes
-back to a saved state again, together with the producer. There are two reasons: a gap in the reserve; or a copy
-that was declared dead and does not know yet has saved newer states, so that the one that the other copy began
-with is none of those that the store keeps now.
+back to a saved state again, together with the producer. There are two reasons: a gap in the reserve; or a
+copy that was declared dead and does not know yet has saved newer states, so that the one that the other copy
+began with is none of those that the store keeps now.
 
 *A log behind it.* With `backed`, the producer is a source and has all of that in its log. The outlet then
 keeps nothing in memory for the store; a copy that attaches with a number from before its memory gets the log

@@ -148,8 +148,8 @@ class ParcelFrom:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The engine of this copy, in its seat since `epoch`, stands ready: with the state that was saved last, or
-    with nothing in it if none ever was.
+    """The engine of this copy, in its seat since `epoch`, stands ready: with the state that was saved last,
+    or with nothing in it if none ever was.
     """
 
     copy: Copy
@@ -182,7 +182,9 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Set up an engine for this copy, from the newest snapshot in the store if there is one; then say `Began`."""
+    """Set up an engine for this copy, from the newest snapshot in the store if there is one; then say
+    `Began`.
+    """
 
     copy: Copy
     epoch: int

@@ -108,7 +108,8 @@ def ends_of(
     saved: bool,
 ) -> Iterator[Resident]:
     """Sources and sinks. `delivered` says through which number each sink has its output already, `trimmed`
-    through which number every live copy has taken a source's buckets, `forgotten` how much of its log is gone.
+    through which number every live copy has taken a source's buckets, `forgotten` through which its log is
+    gone.
     """
     topology = places.topology
     for name in topology.sources:

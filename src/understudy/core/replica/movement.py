@@ -1,7 +1,7 @@
 """Movement: how a copy's state gets to a standby of its partition, and which standby gets which snapshot.
 
-The **lender** is an active copy, the **borrower** a standby. Each borrower has a snapshot of its own choice of
-moment, but one that is made while several wait serves all of them.
+The **lender** is an active copy, the **borrower** a standby. Each borrower has a snapshot of its own choice
+of moment, but one that is made while several wait serves all of them.
 
 The **store** gets snapshots, too, from time to time, one after the other: with them a partition goes on after
 all of its copies are lost. It asks for nothing: the host's clock does that in its name.

@@ -36,8 +36,8 @@ from understudy.core.replica.events import (
     Processed,
     Produced,
     Progress,
-    SaveDue,
     Saved,
+    SaveDue,
     SaveFailed,
     SnapshotFailed,
     SnapshotTaken,
@@ -220,8 +220,9 @@ class Replica:
 
     @property
     def worth_saving(self) -> bool:
-        """Whether this copy is the one to save, and has more than the oldest snapshot that the store keeps. So a
-        copy at rest saves its state until all that are kept are equal, and its producers let go of the rest.
+        """Whether this copy is the one to save, and has more than the oldest snapshot that the store keeps.
+        So a copy at rest saves its state until all that are kept are equal, and its producers let go of the
+        rest.
         """
         return self.saves and self.begun and self._below.handed > self._stored
 
@@ -232,9 +233,9 @@ class Replica:
 
     def _go_on(self) -> list[CopyInstruction]:
         done: list[CopyInstruction] = []
-        if self.save_bytes_max and self.below is not None:
-            if self.below.handed_bytes - self._saved_at_bytes > self.save_bytes_max:
-                self._want_to_save()
+        handed_bytes = self.below.handed_bytes if self.below is not None else 0
+        if 0 < self.save_bytes_max < handed_bytes - self._saved_at_bytes:
+            self._want_to_save()
         if self.begun and self.below is not None and not self.below.busy and not self.lending.paused:
             done += self.lending.stands_still()
             if not done and not (self.above is not None and self.above.full):

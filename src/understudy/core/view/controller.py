@@ -20,10 +20,10 @@ When the last ACTIVE copy dies while another seat is STDBY, the standby stays: i
 needs. Then it catches up, or reports that its state cannot come. One that holds the state and is only slow is
 spared: it is the last holder.
 
-*Saved state.* With `saved` the store holds the state of every partition, so none is ever lost: a copy that begins
-again from there has, or will compute, all that it needs (docs/durability.md). Then a copy whose process is
-gone need not be waited for, and `grace_ms` is 0. If such a copy finds that its producers do not keep what it
-lacks (`CopyLacks`), they go back to their saved states together: any two saved states fit.
+*Saved state.* With `saved` the store holds the state of every partition, so none is ever lost: a copy that
+begins again from there has, or will compute, all that it needs (docs/durability.md). Then a copy whose
+process is gone need not be waited for, and `grace_ms` is 0. If such a copy finds that its producers do not
+keep what it lacks (`CopyLacks`), they go back to their saved states together: any two saved states fit.
 
 *Bottom-up.* While a standby of some level is catching up, none of another level is seated; of several levels
 with DEAD seats that can be filled the lowest comes first. Partitions of one level recover side by side, and
