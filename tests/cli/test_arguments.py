@@ -312,6 +312,27 @@ def test_simulate_sums_up_what_happened(capsys: pytest.CaptureFixture[str]) -> N
     assert "policy pair: 5 seeds" in out
     assert "no failing" in out
     assert "catch-ups" in out
+    assert " restores" in out
+
+
+def test_simulate_explores_a_flow_that_saves_its_state(capsys: pytest.CaptureFixture[str]) -> None:
+    explore = ["simulate", "--policy", "none", "--explore", "1", "--kills", "0"]
+    assert main([*explore, "--saves", "1", "--power-failures", "1"]) == 0
+    assert "1 saves and 1 power failures at any point" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--power-failures", "1"], "Without --saves nothing is left"),
+        (["--policy", "cluster", "--saves", "1"], "saves no state"),
+    ],
+)
+def test_simulate_loses_no_power_where_nothing_is_saved(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--explore", "1", *arguments]) == 2
+    assert why in capsys.readouterr().err
 
 
 def test_a_failure_of_java_is_reported_without_its_stack(

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 
-from understudy.core.bucket import Bucket
+from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.driver import Driver
 from understudy.core.host.host import Host
+from understudy.core.host.limits import Limits, Timing
 from understudy.core.host.parcels import (
     Began,
     FetchState,
@@ -27,13 +28,15 @@ from understudy.core.replica.events import (
     CopyState,
     FetchFailed,
     Installed,
+    LogRead,
     Processed,
     Produced,
+    Saved,
     SnapshotTaken,
 )
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import Topology
-from understudy.core.timers import TimerFired
+from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.controller import Controller
 from understudy.core.view.events import ControllerEvent, MemberJoined, MembersLeft, Publish, Report
 
@@ -47,7 +50,8 @@ class Process:
     def __init__(self, name: str, fleet: Fleet) -> None:
         self.name = name
         self.fleet = fleet
-        self.driver = Driver(Host(name, fleet.topology), self)
+        timing = Timing(save_ms=1_000 if fleet.saved else 0)
+        self.driver = Driver(Host(name, fleet.topology, fleet.limits, timing=timing), self)
         self.lent: dict[tuple[Copy, int], CopyState] = {}
         self.timers: dict[Hashable, int] = {}
 
@@ -62,7 +66,8 @@ class Process:
         raise AssertionError(f"{self.name} cut {node} off: {why}")
 
     def start(self, copy: Copy, epoch: int) -> None:
-        self.say(Began(copy, epoch))
+        kept = self.fleet.vault.get(copy.partition)
+        self.say(Began(copy, epoch, kept[-1] if kept else None))
 
     def wait(self, copy: Copy, epoch: int) -> None:
         pass
@@ -97,6 +102,15 @@ class Process:
     def unlend(self, copy: Copy, epoch: int, version: int) -> None:
         self.lent.pop((copy, version), None)
 
+    def save(self, copy: Copy, epoch: int, version: int) -> None:
+        kept = [*self.fleet.vault.get(copy.partition, ()), self.lent[copy, version]][-2:]
+        self.fleet.vault[copy.partition] = kept
+        self.say(Inside(copy, epoch, Saved(version, kept[0].through if len(kept) == 2 else NOTHING)))
+
+    def read_again(self, source: Copy, consumer: Copy, after: int, bytes_max: int) -> None:
+        found = next(bucket for bucket in self.fleet.log if bucket.number > after)
+        self.say(Inside(source, 0, LogRead(consumer, after, (found,))))
+
     def report(self, report: Report) -> None:
         self.fleet.decide(report)
 
@@ -105,18 +119,32 @@ class Process:
 
 
 class Fleet:
-    """Every process is connected to every other one, and the controller hears of all of them."""
+    """Every process is connected to every other one, and the controller hears of all of them. With `saved`
+    there is a store, which keeps two states of every partition, and a log of the one source.
+    """
 
     def __init__(
-        self, topology: Topology, replicas: int, nodes: str, wanted: int, engine: Engine | None = None
+        self,
+        topology: Topology,
+        replicas: int,
+        nodes: str,
+        wanted: int,
+        engine: Engine | None = None,
+        *,
+        saved: bool = False,
+        limits: Limits | None = None,
     ) -> None:
+        self.saved = saved
+        self.limits = limits
+        self.vault: dict[Partition, list[CopyState]] = {}
+        self.log: list[Bucket] = []
         self.topology = topology
         self.engine: Engine = engine or (lambda payload: payload)
         self.queue: deque[tuple[str, HostEvent]] = deque()
         self.links: dict[frozenset[str], int] = {}
         self.delivered: list[Bucket] = []
         self.processes: dict[str, Process] = {}
-        self.controller = Controller(topology, replicas, wanted)
+        self.controller = Controller(topology, replicas, wanted, saved=saved)
         self._serial = 0
         self._orders = 0
         for name in (GATEWAY, *nodes):
@@ -155,6 +183,8 @@ class Fleet:
         for done in self.controller.handle(event):
             if isinstance(done, Publish):
                 self.queue += [(name, ViewSeen(done.view)) for name in self.processes]
+            elif isinstance(done, SetTimer) and not done.delay_ms:
+                self.decide(TimerFired(done.key))
 
     def step(self) -> None:
         """Carry out what waits longest, and check its host."""
@@ -179,6 +209,7 @@ class Fleet:
         self.settle()
 
     def produce(self, *buckets: Bucket, source: str = "source") -> None:
+        self.log += buckets if self.saved else ()
         consumers = self.topology.consumers(Partition(source))
         shares = tuple((each, buckets) for each in consumers)
         self.processes[GATEWAY].say(Inside(Copy(Partition(source)), 0, Produced(shares)))

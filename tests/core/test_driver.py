@@ -11,8 +11,11 @@ from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.driver import Driver
 from understudy.core.edge.messages import Ack, Data, Reverse
 from understudy.core.edge.outlet import OutletState
+from understudy.core.edge.refill import PIECE_BYTES
 from understudy.core.host.host import Host
+from understudy.core.host.limits import Timing
 from understudy.core.host.parcels import (
+    Attach,
     Began,
     FetchState,
     Inside,
@@ -24,12 +27,14 @@ from understudy.core.host.parcels import (
     Request,
     Say,
     ViewSeen,
+    Welcome,
 )
 from understudy.core.host.places import GATEWAY
 from understudy.core.replica.events import (
     CopyState,
     FetchFailed,
     Processed,
+    Saved,
     SnapshotTaken,
 )
 from understudy.core.shape.partition import Copy, Partition
@@ -80,6 +85,12 @@ class Recording:
 
     def unlend(self, copy: Copy, epoch: int, version: int) -> None:
         self.calls.append(("unlend", copy, epoch, version))
+
+    def save(self, copy: Copy, epoch: int, version: int) -> None:
+        self.calls.append(("save", copy, epoch, version))
+
+    def read_again(self, source: Copy, consumer: Copy, after: int, bytes_max: int) -> None:
+        self.calls.append(("read again", source, consumer, after, bytes_max))
 
     def report(self, report: Report) -> None:
         self.calls.append(("report", report))
@@ -154,6 +165,35 @@ def test_a_lender_snapshots_lends_and_forgets() -> None:
     assert ports.since()[0] == ("lend", FIRST, 1, CopyState(1, NOTHING, ((SINK.partition, outlet),)))
     driver.handle(ViewSeen(view(4, f=seats(4, "a", "d@3"))))
     assert ports.since() == [("unlend", FIRST, 1, 1)]
+
+
+def test_a_copy_saves_its_state() -> None:
+    host = Host("a", TOPOLOGY, timing=Timing(save_ms=1_000))
+    driver, ports = driven(host)
+    driver.handle(ViewSeen(view(1, f=seats(1, "a"))))
+    driver.handle(PeerUp(GATEWAY, 1))
+    driver.handle(Began(FIRST, 1))
+    driver.handle(ParcelFrom(GATEWAY, 1, Welcome(SOURCE, FIRST, 1, NOTHING)))
+    driver.handle(ParcelFrom(GATEWAY, 1, Say(SOURCE, FIRST, 1, Data(run(1)))))
+    driver.handle(Inside(FIRST, 1, Processed()))
+    ports.since()
+    driver.handle(TimerFired(("save", FIRST, 1)))
+    assert ports.since() == [("timer", ("save", FIRST, 1), 1_000), ("snapshot", FIRST, 1, 1)]
+    driver.handle(Inside(FIRST, 1, SnapshotTaken(1)))
+    assert ports.since()[1:] == [("save", FIRST, 1, 1)]
+    driver.handle(Inside(FIRST, 1, Saved(1, 1)))
+    assert ports.since()[0] == ("unlend", FIRST, 1, 1)
+
+
+def test_a_source_has_its_log_read_again() -> None:
+    host = Host(GATEWAY, TOPOLOGY, timing=Timing(save_ms=1_000), trimmed={"source": 4})
+    driver, ports = driven(host)
+    driver.handle(ViewSeen(view(1, f=seats(1, "a"))))
+    driver.handle(PeerUp("a", 1))
+    driver.handle(ParcelFrom("a", 1, Attach(FIRST, 1, SOURCE, 0, 9, 2)))
+    ports.since()
+    driver.handle(ParcelFrom("a", 1, Say(FIRST, SOURCE, 9, Reverse(2))))
+    assert ports.since() == [("read again", SOURCE, FIRST, 2, PIECE_BYTES)]
 
 
 def test_parcels_to_the_own_host_do_not_leave_it_and_are_handled_before_the_driver_returns() -> None:

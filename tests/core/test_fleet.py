@@ -6,6 +6,7 @@ import pytest
 from core_kit import ACTIVE, rows
 from fleet import Fleet
 
+from understudy.core.host.limits import Limits
 from understudy.core.host.parcels import ViewSeen
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
@@ -102,6 +103,49 @@ def test_a_lender_that_dies_after_its_state_has_moved_costs_nothing() -> None:
     produce(fleet, NUMBERS[20:])
     fleet.settle()
     assert delivered(fleet) == NUMBERS
+
+
+# --- saved state -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("saves", [0, 1, 2, 3])
+@pytest.mark.parametrize("victims", ["ab", "cd", "abcd"], ids=["producers", "consumers", "all"])
+def test_partitions_that_lost_all_their_copies_begin_again_and_no_row_is_lost_or_repeated(
+    replicas: int, saves: int, victims: str
+) -> None:
+    fleet = Fleet(chain_of(low=1, high=1), replicas, "abcdefgh", 4, saved=True)
+    for at in range(4):
+        produce(fleet, NUMBERS[at * 5 : at * 5 + 5])
+        fleet.settle()
+        if at < saves:
+            fleet.fire("save")
+    for victim in victims:
+        fleet.kill(victim)
+    produce(fleet, NUMBERS[20:])
+    catch_up(fleet)
+    assert delivered(fleet) == NUMBERS
+    for _ in range(3):
+        fleet.fire("save")
+    assert kept(fleet) == 0, "every saved state has everything"
+
+
+def test_a_consumer_that_its_producer_cannot_serve_makes_the_producer_go_back_too() -> None:
+    limits = Limits(output_buckets_max=2, group_buckets_max=1, save_bytes_max=0)
+    fleet = Fleet(chain_of(low=1, high=2), 1, "ab", 2, saved=True, limits=limits)
+    for number in NUMBERS[:10]:
+        produce(fleet, [number])
+        fleet.settle()
+        if number == 1:
+            fleet.fire("save")
+    fleet.kill("b")
+    fleet.settle()
+    produce(fleet, NUMBERS[10:])
+    catch_up(fleet)
+    assert delivered(fleet) == NUMBERS
+    assert fleet.controller.view is not None
+    restored = {str(p): seats.restored > 0 for p, seats in fleet.controller.view.partitions.items()}
+    assert restored == {"low/0": True, "high/0": False, "high/1": True}
 
 
 def test_a_source_that_is_silent_holds_back_only_the_segments_that_read_it() -> None:

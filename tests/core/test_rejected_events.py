@@ -30,10 +30,12 @@ from understudy.core.edge.messages import (
     Data,
     Detached,
     From,
+    Held,
     Message,
     Pause,
     Paused,
     Put,
+    Refilled,
     Reverse,
     Taken,
 )
@@ -44,6 +46,7 @@ from understudy.core.host.parcels import (
     Began,
     Cut,
     Inside,
+    Lacking,
     Offering,
     Parcel,
     ParcelFrom,
@@ -60,15 +63,18 @@ from understudy.core.replica.events import (
     CopyState,
     FetchFailed,
     Installed,
+    LogRead,
     Offered,
     Processed,
     Produced,
+    Saved,
+    SaveFailed,
     SnapshotFailed,
     SnapshotTaken,
 )
 from understudy.core.replica.producer import Producer
 from understudy.core.replica.replica import Replica
-from understudy.core.shape.partition import Copy, Partition
+from understudy.core.shape.partition import STORE, Copy, Partition
 from understudy.core.timers import TimerFired
 from understudy.core.view.changes import Activated, Avail
 from understudy.core.view.view import View
@@ -98,6 +104,9 @@ def outlet() -> Outlet:
         (From(1, Pause()), "a connection that is not there"),
         (From(7, Ack(3)), "a connection that is not there"),
         (From(0, Reverse(1)), "but acknowledged 2"),
+        (From(1, Held(STORE, 3)), "a connection that is not there"),
+        (From(0, Held(1, 3)), "replica 1 speaks for itself"),
+        (Held(STORE, 3), "does not take"),
         (From(0, Data(run(5))), "does not take"),
         (From(0, Paused()), "does not take"),
         (Attached(2, 4), "is dead and attached"),
@@ -112,6 +121,28 @@ def outlet() -> Outlet:
 )
 def test_an_outlet_that_rejects_an_event_is_as_before(event: object, why: str) -> None:
     assert_rejected(outlet(), event, why)
+
+
+def refilling() -> Outlet:
+    """A copy that began again waits for a piece of the log, after 1."""
+    made = Outlet("outlet", {0: ACTIVE, 1: DEAD}, stored=True, backed=True, through=4, forgotten=1)
+    made.handle(Attached(0, 1))
+    made.handle(From(0, Reverse(1)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (Refilled(0, 1, run(1, 2)), "bucket 1 comes after 1"),
+        (Refilled(0, 1, run(2, 3, 3)), "bucket 3 comes after 3"),
+        (Attached(0, 0), "needs what follows 0, and 1 is gone"),
+        (From(0, Held(0, 3)), "replica 0 speaks for itself"),
+    ],
+    ids=ident,
+)
+def test_an_outlet_with_a_log_that_rejects_an_event_is_as_before(event: object, why: str) -> None:
+    assert_rejected(refilling(), event, why)
 
 
 def inlet() -> Inlet:
@@ -130,6 +161,7 @@ def inlet() -> Inlet:
         (From(0, Data(run(5, 7, 6))), "sent bucket 6 after 7"),
         (From(0, Paused()), "paused without being asked to"),
         (From(0, Ack(4)), "does not take"),
+        (From(0, Held(STORE, 4)), "does not take"),
         (From(0, Reverse(4)), "does not take"),
         (From(0, Pause()), "does not take"),
         (Taken(1), "1 was taken of 4 received"),
@@ -200,6 +232,9 @@ STATE = moved(ABOVE, OTHER)
     [
         (begun, SnapshotTaken(1), "was not asked for"),
         (begun, SnapshotFailed(1, "x"), "was not asked for"),
+        (begun, Saved(1, 1), "was not to be saved"),
+        (begun, SaveFailed(1, "x"), "was not to be saved"),
+        (begun, LogRead(Copy(Partition("strange")), 1, run(2)), "which is no consumer"),
         (begun, Installed(1, STATE), "did not want a state"),
         (begun, Offered(Copy(F), 1, 4), "does not take"),
         (begun, FetchFailed(1, "x"), "does not take"),
@@ -251,7 +286,14 @@ def standby() -> Host:
     ("machine", "event", "why"),
     [
         (working, Began(FIRST, 1), "began twice"),
+        (working, Began(FIRST, 1, STATE), "began twice"),
         (standby, Began(SECOND, 3), "waits for its state"),
+        (standby, Began(SECOND, 3, STATE), "waits for its state"),
+        (node, Began(FIRST, 1, STATE), "other consumers"),
+        (working, Inside(FIRST, 1, Saved(1, 1)), "was not to be saved"),
+        (working, Inside(FIRST, 1, SaveFailed(1, "x")), "was not to be saved"),
+        (gateway, Inside(SOURCE, 0, Saved(1, 1)), "was not to be saved"),
+        (gateway, Inside(SOURCE, 0, LogRead(Copy(OTHER), 1, run(2))), "which is no consumer"),
         (working, Inside(FIRST, 1, Processed()), "never given"),
         (working, Inside(FIRST, 1, SnapshotTaken(1)), "was not asked for"),
         (working, Inside(FIRST, 1, Installed(1, STATE)), "did not want a state"),
@@ -318,6 +360,9 @@ def served() -> Host:
         (served, "a", Attach(FIRST, 1, SOURCE, 0, 10, 1), "needs what follows 1, and 2 is gone"),
         (served, "a", Say(FIRST, SOURCE, 9, Reverse(1)), "but acknowledged 2"),
         (served, "a", Say(FIRST, SOURCE, 9, Data(run(1))), "does not take"),
+        (served, "a", Say(FIRST, SOURCE, 9, Held(1, 3)), "replica 1 speaks for itself"),
+        (working, GATEWAY, over(Held(STORE, 3)), "does not take"),
+        (working, GATEWAY, Lacking(SOURCE, FIRST, 1), ""),
         (served, "a", Relay(view(7, f=seats(7, "a STDBY", "b"))), "does not follow 1"),
     ],
     ids=ident,
@@ -387,6 +432,11 @@ def test_a_controller_that_rejects_an_event_is_as_before(event: object) -> None:
         (working, PeerDown(GATEWAY, 9)),
         (node, ViewSeen(view(1, f=seats(1, "x", "y")))),
         (standby, TimerFired(("ask", FIRST, 1))),
+        (working, Began(FIRST, 9, STATE)),
+        (working, Inside(FIRST, 9, Saved(1, 1))),
+        (working, TimerFired(("save", SECOND, 1))),
+        (working, TimerFired(("try", FIRST, 9, SOURCE))),
+        (working, ParcelFrom(GATEWAY, 1, Lacking(SOURCE, SECOND, 1))),
     ],
     ids=ident,
 )

@@ -15,10 +15,10 @@ from understudy.core.bucket import Bucket
 from understudy.core.edge.messages import Ack, Data
 from understudy.core.edge.outlet import OutletState
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.core.host.parcels import Inside, ParcelFrom, PeerUp, Relay, Say, ViewSeen
+from understudy.core.host.parcels import Began, Inside, ParcelFrom, PeerUp, Relay, Say, ViewSeen
 from understudy.core.host.places import GATEWAY
 from understudy.core.machine import STORY_EVENTS_MAX, Machine
-from understudy.core.replica.events import CopyState, Installed, Processed, Produced
+from understudy.core.replica.events import CopyState, Installed, LogRead, Processed, Produced
 from understudy.core.shape.topology import chain_of
 from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.events import MemberJoined
@@ -70,6 +70,32 @@ def test_no_payload_of_a_borrowed_state_is_alive_once_it_was_trimmed() -> None:
     fleet.settle()
     assert "Installed f/0:1@3: attempt 1, version 1" in fleet.host("c").story()
     fleet.delivered.clear()
+    for process in fleet.processes.values():
+        process.lent.clear()
+        process.driver.host.handle(PeerUp("stranger", 1))
+    assert alive() == 0
+
+
+def test_no_payload_of_a_saved_state_or_of_a_log_that_was_read_again_is_alive_once_it_was_trimmed() -> None:
+    Rows.alive.clear()
+    fleet = Fleet(chain_of(low=1, high=1), 1, "ab", 2, engine=lambda payload: Rows(), saved=True)
+    for number in (1, 2):
+        fleet.produce(Bucket(number, Rows(), 1))
+        fleet.settle()
+        fleet.fire("save")
+    fleet.produce(Bucket(3, Rows(), 1))
+    fleet.settle()
+    fleet.kill("a")
+    fleet.kill("b")
+    fleet.add("c")
+    for _ in range(3):
+        fleet.fire("save")
+    told = fleet.host("c").story() + fleet.host(GATEWAY).story()
+    assert "Began low/0:0@" in told
+    assert "LogRead source/0:0@0 after" in told
+    fleet.delivered.clear()
+    fleet.log.clear()
+    fleet.vault.clear()
     for process in fleet.processes.values():
         process.lent.clear()
         process.driver.host.handle(PeerUp("stranger", 1))
@@ -132,6 +158,8 @@ def test_every_event_with_rows_or_a_whole_view_is_shortened() -> None:
         (ParcelFrom(GATEWAY, 1, Relay(view(1, f=seats(1, "a", "b"))), 3), "view 1, gateway#3"),
         (Inside(FIRST, 1, Produced(((SINK.partition, run(4, 6)),))), "Produced f/0:0@1: 4..6 > sink/0"),
         (Inside(SECOND, 9, Installed(2, state)), "Installed f/0:1@9: attempt 2, version 5"),
+        (Began(SECOND, 9, state), "Began f/0:1@9: version 5, through 10"),
+        (Inside(SOURCE, 9, LogRead(FIRST, 3, run(4, 6))), "LogRead source/0:0@9 after 3: 4..6 > f/0:0"),
     ):
         host.handle(event)
         assert host.story().splitlines()[-1].split(maxsplit=1)[1] == shown

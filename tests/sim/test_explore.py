@@ -8,7 +8,7 @@ import pytest
 from mutations import edges, hosts
 
 from understudy.sim.checkers import Violation
-from understudy.sim.explore import Bounds, explore
+from understudy.sim.explore import Bounds, Space, explore
 from understudy.sim.setup import Setup
 from understudy.sim.shapes import small
 from understudy.sim.state import clone, freeze
@@ -16,6 +16,10 @@ from understudy.sim.state import clone, freeze
 
 def replicas(count: int, buckets: int) -> Setup:
     return small("pair", buckets, count)
+
+
+def saved(policy: str, buckets: int, count: int | None = None) -> Setup:
+    return small(policy, buckets, count, saved=True)
 
 
 def quartet(buckets: int) -> Setup:
@@ -30,8 +34,14 @@ def quartet(buckets: int) -> Setup:
         (Bounds(replicas(2, 2), kills=1), 5_000),
         (Bounds(quartet(1)), 100),
         (Bounds(small("cluster", 2)), 50),
+        (Bounds(saved("none", 1), spares=1, kills=1, saves=1), 4_000),
+        (Bounds(saved("none", 2), saves=2, powers=1), 11_000),
+        (Bounds(saved("none", 3), saves=1, powers=1), 5_000),
     ],
-    ids=["one", "pair", "one of a pair", "quartet", "cluster"],
+    ids=[
+        *("one", "pair", "one of a pair", "quartet", "cluster"),
+        *("saved, the only copy is killed", "saved, two saves and a power failure", "saved, a power failure"),
+    ],
 )
 def test_every_order_delivers_everything(bounds: Bounds, states_least: int) -> None:
     explored = explore(bounds)
@@ -53,6 +63,12 @@ LARGE = {
     "cluster, one killed": Bounds(small("cluster", 1), kills=1),
     "quartet, one killed": Bounds(quartet(1), kills=1),
     "quartet, one killed, a standby catches up": Bounds(quartet(1), spares=1, kills=1),
+    "saved, killed, the gateway crashes": Bounds(saved("none", 2), spares=1, kills=1, crashes=1, saves=1),
+    "saved pair, both killed": Bounds(saved("pair", 1), spares=2, kills=2, saves=1),
+    "saved pair, a power failure": Bounds(saved("pair", 2), saves=2, powers=1),
+    "saved chain, one killed": Bounds(saved("flux", 2, 1), spares=1, kills=1, saves=2),
+    "saved chain, both killed": Bounds(saved("flux", 3, 1), spares=2, kills=2, saves=4),
+    "saved chain, a power failure": Bounds(saved("flux", 2, 1), saves=3, powers=1),
 }
 
 
@@ -100,6 +116,24 @@ def test_exploration_finds_a_known_mistake(
         for seed in range(8):
             explore(bounds, states_max=5_000, seed=seed)
     assert caught.value.invariant in invariants
+
+
+def test_a_fork_that_loses_its_power_leaves_the_world_that_it_was_forked_from_as_it_was() -> None:
+    space = Space(Bounds(saved("none", 2), saves=1, powers=1))
+    world = space.first()
+    for _ in range(60):
+        mark, vault, disk = world.mark(), dict(world.vault), freeze(world.disk)
+        for move in space.moves(world):
+            fork = space.after(world, move, [])
+            if move == ("power",):
+                while further := [each for each in space.moves(fork) if each[0] != "timer"]:
+                    fork = space.after(fork, further[0], [])
+            assert (world.mark(), dict(world.vault), freeze(world.disk)) == (mark, vault, disk)
+        steps = [each for each in space.moves(world) if each != ("power",)]
+        if not steps:
+            break
+        world = space.after(world, steps[-1], [])
+    assert world.vault, "a state was saved on the way"
 
 
 class Unknown:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from mutations import controllers, edges, hosts, replicas
+from mutations import controllers, edges, hosts, replicas, saving
 
 from understudy.sim.checkers import Violation
 from understudy.sim.schedules import run_seed
 
-SEEDS = 100
+SEEDS = 200
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
 #: Breaks that every policy must notice, and by what.
@@ -51,7 +51,7 @@ PAIR: dict[Mutation, set[str]] = {
 #: Breaks that need more than a pair: a third copy, several producers, a dataflow that falls as a whole.
 LARGER: dict[tuple[str, int | None], dict[Mutation, set[str]]] = {
     ("pair", 3): {
-        edges.reserve_what_the_fastest_lacks: {"sound"},
+        edges.reserve_what_the_fastest_lacks: {"kept"},
         hosts.forget_views_that_came_early: {"converged"},
     },
     ("flux", None): {
@@ -62,10 +62,33 @@ LARGER: dict[tuple[str, int | None], dict[Mutation, set[str]]] = {
         controllers.bury_a_copy_of_a_cluster_alone: {"converged"},
     },
 }
+#: Breaks of saved state, for flows of one partition and for those whose partitions read each other.
+SAVED: dict[Mutation, set[str]] = {
+    saving.never_restore: {"converged"},
+    saving.floor_of_the_newest: {"saved-fit"},
+    saving.floor_of_the_only_one: {"saved-fit"},
+    saving.forget_logs_by_live_copies: {"saved-fit"},
+    saving.do_not_say_what_the_store_holds: {"converged"},
+    saving.do_not_repeat_what_the_store_holds: {"converged"},
+    saving.begin_without_outlets: {"state-exact", "input-contents", "input-loss-free", "loss-free"},
+    saving.begin_without_its_number: {"kept", "input-dup-free", "state-exact"},
+    saving.go_on_from_memory: {"input-loss-free"},
+    saving.refill_one_bucket_short: {"input-loss-free"},
+    saving.refill_one_piece: {"input-loss-free"},
+    saving.keep_refilling_a_copy_that_paused: {"converged"},
+}
+SAVED_BETWEEN: dict[Mutation, set[str]] = {
+    saving.restore_as_a_standby: {"converged"},
+    saving.do_not_count_the_store: {"saved-fit"},
+    saving.save_with_a_gap: {"saved-fit"},
+    saving.believe_saved_floors: {"converged"},
+}
 CASES = [
     *((policy, r, mutation, by) for policy, r in POLICIES for mutation, by in EVERYWHERE.items()),
     *((policy, r, mutation, by) for policy, r in POLICIES[1:4] for mutation, by in REPLICATED.items()),
     *(("pair", None, mutation, by) for mutation, by in PAIR.items()),
+    *(("pair", None, mutation, by) for mutation, by in SAVED.items()),
+    *(("flux", None, mutation, by) for mutation, by in SAVED_BETWEEN.items()),
     *((policy, r, mutation, by) for (policy, r), breaks in LARGER.items() for mutation, by in breaks.items()),
 ]
 

@@ -292,7 +292,8 @@ def _simulate(commands: Any) -> None:
         "partition, or with the policies flux and cluster of a producer and a consumer.",
         "understudy simulate --policy pair --seeds 1000\n"
         "  understudy simulate --policy pair --replicas 3 --seeds 1000\n"
-        "  understudy simulate --policy flux --explore 1 --kills 0",
+        "  understudy simulate --policy flux --explore 1 --kills 0\n"
+        "  understudy simulate --policy none --explore 2 --saves 2 --kills 0 --power-failures 1",
     )
     made.add_argument("--policy", choices=sorted(POLICIES), default="pair", help="the policy to try")
     _replicas(made)
@@ -305,6 +306,16 @@ def _simulate(commands: Any) -> None:
     made.add_argument("--kills", type=_count(0), default=1, metavar="N", help="with --explore: kills (1)")
     made.add_argument(
         "--gateway-crashes", type=_count(0), default=0, metavar="N", help="with --explore: crashes (0)"
+    )
+    made.add_argument(
+        "--saves",
+        type=_count(0),
+        default=0,
+        metavar="N",
+        help="with --explore: how often state is saved in a store (0); with it all copies may be lost",
+    )
+    made.add_argument(
+        "--power-failures", type=_count(0), default=0, metavar="N", help="with --saves: everything dies (0)"
     )
 
 

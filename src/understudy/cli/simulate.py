@@ -12,6 +12,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from understudy.flow.errors import UserError
 from understudy.flow.policy import policy_named
 from understudy.sim.checkers import Violation
 from understudy.sim.explore import Bounds, Explored, explore
@@ -46,17 +47,24 @@ def execute(arguments: Namespace) -> int:
 def _explore(arguments: Namespace) -> int:
     """Try every order of events in a small world."""
     buckets, kills, crashes = arguments.explore, arguments.kills, arguments.gateway_crashes
-    setup = small(arguments.policy, buckets, arguments.replicas)
-    # With isolated replicas no standby is ever seated, and one replica has no other to take the state from.
-    spares = 0 if setup.isolated or setup.replicas == 1 else kills
-    bounds = Bounds(setup, spares=spares, kills=kills, crashes=crashes)
+    saves, powers = arguments.saves, arguments.power_failures
+    if saves and arguments.policy == "cluster":
+        raise UserError("The policy cluster is a baseline, and saves no state.")
+    if powers and not saves:
+        raise UserError("Without --saves nothing is left of the flow after a power failure.")
+    setup = small(arguments.policy, buckets, arguments.replicas, saved=saves > 0)
+    # With isolated replicas no standby is ever seated; one replica has no other to take the state from, if no
+    # state is saved.
+    spares = 0 if setup.isolated or (setup.replicas == 1 and not saves) else kills
+    bounds = Bounds(setup, spares=spares, kills=kills, crashes=crashes, saves=saves, powers=powers)
     try:
         explored = explore(bounds, progress=_now_and_then(_explored_so_far))
     except Violation as violation:
         print(violation)
         return 1
     print(
-        f"every schedule of {buckets} buckets with {kills} kills and {crashes} gateway crashes at any point: "
+        f"every schedule of {buckets} buckets with {kills} kills, {crashes} gateway crashes, {saves} saves "
+        f"and {powers} power failures at any point: "
         f"{explored.states:,} states, {explored.steps:,} steps, {explored.ends:,} ends in "
         f"{explored.seconds:.0f} s, no violation"
     )
@@ -107,6 +115,9 @@ def _simulate(arguments: Namespace, progress: Callable[[Summary], None]) -> Summ
 
 def _summary_text(summary: Summary) -> str:
     faults = ", ".join(f"{count} {kind}" for kind, count in summary.faults.most_common()) or "none"
+    happened = (
+        ", ".join(f"{count} {what}" for what, count in summary.happened.most_common() if count) or "nothing"
+    )
     return "\n".join(
         [
             f"policy {summary.policy}: {summary.seeds} seeds in {summary.seconds:.1f} s, "
@@ -115,5 +126,6 @@ def _summary_text(summary: Summary) -> str:
             f"  buckets    {summary.buckets}",
             f"  faults     {sum(summary.faults.values())} ({faults})",
             f"  catch-ups  {summary.caught_up}",
+            f"  saved      {happened}",
         ]
     )

@@ -43,8 +43,8 @@ def converge(world: World, step: Callable[[], bool], may: Callable[[Choice], boo
 
 
 def asks(timer: Choice) -> bool:
-    """Whether a standby repeats its request when this timer fires."""
-    return timer[0] == "timer" and isinstance(timer[2], tuple) and timer[2][0] == "ask"
+    """Whether a standby repeats its request, or a consumer its attempt, when this timer fires."""
+    return timer[0] == "timer" and isinstance(timer[2], tuple) and timer[2][0] in ("ask", "try")
 
 
 def saves(world: World, timer: Choice) -> bool:

@@ -3,7 +3,9 @@
 A world is copied at every step, and known again where it comes back to a state (`sim.forking`).
 
 *Moves* are all choices of `sim.world`, every view that a process has not seen, the loss of what a dead
-process had sent, and kills, crashes and broken connections as long as some are left.
+process had sent, and kills, crashes, power failures and broken connections as long as some are left. Where
+states are saved, so are the saves, as long as some are left, the end of a lost node's grace, and the start
+from the snapshot before the newest.
 
 *What is no choice.* Some steps are taken as soon as they can be, because to take them later would only delay
 what they lead to, and that may be late anyway:
@@ -38,7 +40,7 @@ from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy
 from understudy.core.view.view import View
 from understudy.sim.checkers import Violation
-from understudy.sim.clock import asks
+from understudy.sim.clock import asks, saves
 from understudy.sim.connections import Up
 from understudy.sim.forking import ForkingWorld, Known
 from understudy.sim.invariants import check_converged
@@ -62,6 +64,9 @@ class Bounds:
     victims: frozenset[str] = frozenset()
     crashes: int = 0
     severs: int = 0
+    #: How often states are saved, if the setup saves any, and how often everything is killed at once.
+    saves: int = 0
+    powers: int = 0
     #: Whether connections stand as soon as they are needed.
     eager: bool = True
     #: Whether quiet steps go first.
@@ -101,6 +106,7 @@ class Space:
         world.feed_max = None
         world.processes = {name: self.known.met(process) for name, process in world.processes.items()}
         world.kills_left, world.crashes_left, world.severs_left = bounds.kills, bounds.crashes, bounds.severs
+        world.saves_left, world.powers_left = bounds.saves, bounds.powers
         return world
 
     # --- moves -------------------------------------------------------------------------------------------
@@ -119,13 +125,23 @@ class Space:
                     connection = world.connections[serial]
                     if not connection.open and len(connection.queue(to)) > 1:
                         found.append(("lose", serial, to))
+                case "start", _, Copy() as copy if world.vault.get(copy.partition):
+                    found += [choice, (*choice, "older")]
                 case _:
                     found.append(choice)
+        if self.bounds.setup.saved:
+            found += self._saves(world)
         if not found:
             found += [timer for timer in world.timers() if asks(timer)]
-        if found:
+        if found or self.bounds.setup.saved:
             found += self._faults(world)
         return found
+
+    def _saves(self, world: ForkingWorld) -> Iterator[Choice]:
+        """The timers that do not wait until nothing else can happen."""
+        for timer in world.timers():
+            if timer[0] == "grace" or (world.saves_left and saves(world, timer)):
+                yield timer
 
     def _faults(self, world: ForkingWorld) -> Iterator[Choice]:
         victims = self.bounds.victims
@@ -136,6 +152,8 @@ class Space:
                     yield "kill", name
         if world.crashes_left and GATEWAY in world.processes:
             yield "kill", GATEWAY
+        if world.powers_left:
+            yield ("power",)
         if world.severs_left:
             yield from (("sever", each.serial) for each in world.connections.values() if each.open)
 
@@ -166,6 +184,9 @@ class Space:
     def quiet(self, world: ForkingWorld, choices: list[Choice]) -> Iterator[Choice]:
         """The steps of which no other step can tell when they are taken."""
         if world.kills_left or world.crashes_left or world.severs_left or world.view is None:
+            return
+        if self.bounds.setup.saved:
+            # What is acknowledged decides what a snapshot keeps.
             return
         for choice in choices:
             if choice[0] != "deliver":

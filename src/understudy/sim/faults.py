@@ -23,7 +23,8 @@ Where state is saved, also:
     kill all      all processes that hold a copy of some partition are killed
     power         every process is killed at one moment, the gateway and the store's memory included
     bad save      a snapshot does not get into the vault
-    old state     of a partition's saved states the newest is damaged, and a copy begins with the one before
+    old state     of a partition's saved states the newest is damaged, and a copy begins with the one before,
+                  or with nothing if there is none
 
 A fault that the flow would not survive does not happen (`sim.survival`).
 """
@@ -34,7 +35,7 @@ from collections.abc import Callable
 from random import Random
 
 from understudy.core.host.places import GATEWAY
-from understudy.core.shape.partition import Copy
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import Drain, MoveCopy, Undrain
 from understudy.core.view.view import Status
 from understudy.sim.invariants import holders
@@ -48,6 +49,15 @@ def moving(world: World) -> bool:
     """Whether some standby waits for a state, or catches up."""
     view = world.view
     return view is not None and any(seat.status is Status.STDBY for seat in view.seats.values())
+
+
+def recovering(world: World) -> bool:
+    """Whether some state is on its way into the vault or out of it, or a log is read again."""
+    if not world.setup.saved:
+        return False
+    workers = (worker for process in world.processes.values() for worker in process.workers.values())
+    rereading = any(process.rereading for process in world.processes.values())
+    return rereading or any(worker.saving is not None or worker.starting for worker in workers)
 
 
 def kill(world: World, random: Random) -> str | None:
@@ -66,13 +76,26 @@ def kill_all(world: World, random: Random) -> str | None:
     view = world.view
     if view is None or not world.setup.saved:
         return None
-    partition = random.choice(list(view.partitions))
+    lagging = _with_gaps(world) & view.partitions.keys()
+    partition = random.choice(sorted(lagging) if lagging and random.random() < 0.8 else list(view.partitions))
     nodes = {seat.node for seat in view.partitions[partition].seats if seat.alive} & set(world.nodes)
     for node in sorted(nodes):
         world.kill(node)
     for _ in range(random.randint(0, len(nodes))):
         world.add_node()
     return str(partition)
+
+
+def _with_gaps(world: World) -> set[Partition]:
+    """The partitions whose producers do not keep all that their oldest saved state lacks."""
+    return {
+        partition
+        for process in world.processes.values()
+        for resident in process.host.residents.values()
+        if resident.machine.above is not None
+        for partition, outlet in resident.machine.above.outlets.items()
+        if outlet.gap
+    }
 
 
 def power(world: World, random: Random) -> str | None:
@@ -83,12 +106,18 @@ def power(world: World, random: Random) -> str | None:
 
 
 def old_state(world: World, random: Random) -> str | None:
-    able = [choice for choice in world.choices() if choice[0] == "start"]
+    able = [choice for choice in world.choices() if choice[0] == "start" and _has_saved(world, choice)]
     if not able:
         return None
     choice = random.choice(able)
     world.take((*choice, "older"))
     return str(choice[2])
+
+
+def _has_saved(world: World, choice: Choice) -> bool:
+    _, _, copy = choice
+    assert isinstance(copy, Copy)
+    return copy.partition in world.vault
 
 
 def kill_lender(world: World, random: Random) -> str | None:
@@ -332,8 +361,8 @@ FAULTS: dict[str, tuple[Fault, float]] = {
 
 #: Further faults where state is saved.
 LOSSES: dict[str, tuple[Fault, float]] = {
-    "kill all": (kill_all, 4),
-    "power": (power, 2),
+    "kill all": (kill_all, 3),
+    "power": (power, 1),
     "bad save": (_failing("save"), 3),
     "old state": (old_state, 3),
 }

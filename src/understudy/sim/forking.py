@@ -21,6 +21,7 @@ from understudy.sim.process import Action, Effect, Process, Sent
 from understudy.sim.setup import Setup
 from understudy.sim.state import clone, freeze
 from understudy.sim.store import Store
+from understudy.sim.vault import Vault
 from understudy.sim.world import Choice, World
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ def _key(action: Action) -> Hashable:
 
 
 def _state_of(process: Process) -> Hashable:
-    asks = frozenset(key for key in process.timers if isinstance(key, tuple) and key[0] == "ask")
+    asks = frozenset(key for key in process.timers if isinstance(key, tuple) and key[0] in ("ask", "try"))
     connections = process.host.connections
     timers, process.timers = process.timers, {}
     awaited, connections.awaited = connections.awaited, set()
@@ -98,8 +99,9 @@ class ForkingWorld(World):
     def __init__(self, setup: Setup, known: Known) -> None:
         super().__init__(setup, checkers(setup.flow.reference))
         self.known = known
-        self.kills_left = self.crashes_left = self.severs_left = 0
+        self.kills_left = self.crashes_left = self.severs_left = self.saves_left = self.powers_left = 0
         self._store_number = 0
+        self._numbered: tuple[Vault, int] = (self.vault, 0)
         #: How many connections were made between two processes so far.
         self.made: dict[tuple[str, str], int] = {}
 
@@ -126,6 +128,12 @@ class ForkingWorld(World):
             case "sever", int(serial):
                 self.severs_left -= 1
                 self.sever(serial)
+            case ("power",):
+                self.powers_left -= 1
+                self.lose_power()
+            case "timer", _, ("save", *_), *_:
+                self.saves_left -= 1
+                self._take(move)
             case _:
                 self._take(move)
 
@@ -143,11 +151,21 @@ class ForkingWorld(World):
                 tuple(sorted(self.calls.items())),
                 tuple(sorted((name, queue) for name, queue in self.reports.items() if queue)),
                 self._store_number,
-                (self.kills_left, self.crashes_left, self.severs_left),
+                (self.kills_left, self.crashes_left, self.severs_left, self.saves_left, self.powers_left),
                 freeze(self._disk) if GATEWAY not in self.processes else 0,
-                freeze(self.vault),
+                self._vault_number(),
             )
         )
+
+    def _vault_number(self) -> int:
+        """Vaults are never changed in place, so each is looked at once."""
+        if self._numbered[0] is not self.vault:
+            self._numbered = self.vault, self.known.number(("vault", freeze(self.vault)))
+        return self._numbered[1]
+
+    def lose_power(self) -> None:
+        super().lose_power()
+        self._store_number = 0
 
     def _act(self, name: str, action: Action) -> None:
         before = self.processes[name]

@@ -22,7 +22,7 @@ from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import STORE, Copy, Partition
 from understudy.core.view.view import Seat, Status, View
 from understudy.sim.checkers import demand
-from understudy.sim.vault import check_fit
+from understudy.sim.vault import Vault, check_fit, floor_of
 
 if TYPE_CHECKING:
     from understudy.sim.process import Process
@@ -59,7 +59,7 @@ def check_kept(world: World) -> None:
     if view is None or (view.lost and not world.setup.saved):
         return
     for process in world.processes.values():
-        for copy, taken in _needs(process, view):
+        for copy, taken in _needs(process, view, world.vault):
             for producer in world.setup.flow.topology.producers(copy.partition):
                 needed = world.setup.flow.reference.edges[producer, copy.partition].next_after(taken)
                 if needed is not None:
@@ -68,13 +68,20 @@ def check_kept(world: World) -> None:
                     demand(not gone or min(gone) < needed, "kept", what)
 
 
-def _needs(process: Process, view: View) -> Iterator[tuple[Copy, BucketId]]:
-    """What the copies of a process, seated in this view, have taken so far."""
+def _needs(process: Process, view: View, vault: Vault) -> Iterator[tuple[Copy, BucketId]]:
+    """What the copies of a process, seated in this view, have taken so far.
+
+    One that has only begun with a saved state which is none of those that are kept now goes back to one of
+    these.
+    """
     for copy, resident in process.host.residents.items():
         if resident.machine.below is None or not resident.machine.holds:
             continue
         if copy.partition not in view.partitions or view.holds(copy, process.name, resident.epoch):
-            yield copy, min(inlet.taken for inlet in resident.machine.below.inlets.values())
+            taken = min(inlet.taken for inlet in resident.machine.below.inlets.values())
+            worker = process.workers.get(copy)
+            if worker is None or worker.restored != taken or taken >= floor_of(vault, copy.partition):
+                yield copy, taken
     for copy, worker in process.workers.items():
         if worker.fetched is not None and view.holds(copy, process.name, worker.epoch):
             yield copy, worker.fetched.state.through
@@ -109,7 +116,7 @@ def _gone(world: World, view: View, producer: Partition, consumer: Copy) -> Iter
             assert machine.above is not None
             outlet = machine.above.outlets[consumer.partition]
             # With a gap its producer goes back to a saved state, which has what the consumer lacks.
-            yield outlet.buffer.floor[STORE] if outlet.gap else outlet.buffer.gone_through
+            yield outlet.store_floor if outlet.gap else outlet.buffer.gone_through
 
 
 # --- view-safe -------------------------------------------------------------------------------------------
@@ -145,6 +152,7 @@ def check_converged(world: World, lost: bool = False) -> None:
     for process in world.processes.values():
         _converged(process.view_epoch == view.epoch, f"{process.name} never saw view {view.epoch}")
         _check_process(world, process)
+    _check_store_is_known(world)
 
 
 def _check_delivered(world: World) -> None:
@@ -157,6 +165,27 @@ def _check_delivered(world: World) -> None:
         taken = min(flow.reference.taken[consumer].through for consumer in consumers)
         numbers = [b.number for b in flow.inputs[source] if trimmed < b.number <= taken]
         _converged(not numbers, f"the log of {source} keeps {numbers}, which all have taken")
+
+
+def _check_store_is_known(world: World) -> None:
+    """Every producer has heard what the store holds of its consumers, and logs keep nothing longer."""
+    machines = [r.machine for p in world.processes.values() for r in p.host.residents.values()]
+    # As long as a copy has more to save, it may not have said yet what was saved before it came.
+    saved = {each.copy.partition for each in machines if each.saves and not each.worth_saving}
+    floors = {partition: floor_of(world.vault, partition) for partition in saved}
+    for machine in machines:
+        for partition, outlet in machine.above.outlets.items() if machine.above is not None else ():
+            # A backup hears of it with the next snapshot.
+            if outlet.stored and partition in floors and not machine.backs_up:
+                what = f"{outlet.name}: the store holds {floors[partition]}, {outlet.store_floor} is known"
+                _converged(outlet.store_floor >= floors[partition], what)
+    for source, forgotten in world.disk.forgotten.items() if world.setup.saved else ():
+        consumers = world.setup.flow.topology.consumers(Partition(source))
+        if saved.issuperset(consumers):
+            needed = min(world.disk.trimmed[source], *(floors[each] for each in consumers))
+            _converged(
+                forgotten >= needed, f"the log of {source} keeps what follows {forgotten}, not {needed}"
+            )
 
 
 def _check_seats(world: World, view: View) -> None:

@@ -135,6 +135,8 @@ class Process:
             self.put = {source: disk.unread(source, inputs) for source, inputs in flow.inputs.items()}
         #: What its outlets have dropped, and for whom: to know when to look whether it was needed.
         self.dropped: tuple[Hashable, ...] = ()
+        #: Its outlets that have a gap.
+        self.gaps: frozenset[str] = frozenset()
         #: What is to be read again of a log: for which consumer, and after which number.
         self.rereading: list[tuple[Copy, Copy, BucketId]] = []
         #: The number of its state, in an exploration.
@@ -240,7 +242,7 @@ class Process:
         worker.starting, worker.engine = False, self.flow.engine(worker.copy.partition)
         if kept is not None:
             worker.engine.restore(kept.engine)
-            worker.given = worker.acked = kept.state.through
+            worker.given = worker.acked = worker.restored = kept.state.through
             for observer in self.observers:
                 observer.installed(self.name, worker.copy, kept.state, kept.engine)
         self.driver.handle(Began(worker.copy, worker.epoch, None if kept is None else kept.state))
@@ -403,6 +405,7 @@ class Process:
 
     def unlend(self, copy: Copy, epoch: int, version: int) -> None:
         worker = self.workers[copy]
+        demand(worker.saving != version, "sound", f"{copy} on {self.name} drops the snapshot that it saves")
         worker.taken.pop(version, None)
         worker.lent.pop(version, None)
 
@@ -443,13 +446,15 @@ class Process:
             most = 1 + (worker.saving is not None)
             demand(len(worker.lent) <= most, "bounded", f"{worker.copy} on {self.name} keeps {worker.lent}")
         dropped: list[Hashable] = [len(self.host.residents)]
+        gaps: list[str] = []
         for resident in self.host.residents.values():
             for outlet in resident.machine.above.outlets.values() if resident.machine.above else ():
                 self._check_bounds(outlet)
                 dropped.append(outlet.buffer.gone_through)
+                gaps += [outlet.name] if outlet.gap else []
         if self.disk is not None:
             dropped += self.disk.forgotten.values()
-        self.dropped = tuple(dropped)
+        self.dropped, self.gaps = tuple(dropped), frozenset(gaps)
 
     def _check_bounds(self, outlet: Outlet) -> None:
         # One group is always let in, and it may close every window that was open.

@@ -15,7 +15,7 @@ from time import perf_counter
 
 from understudy.sim.checkers import Violation, checkers
 from understudy.sim.clock import STEPS_MAX, asks, converge, saves
-from understudy.sim.faults import FAULTS, LOSSES, RECOVERIES, Fault, heal, moving
+from understudy.sim.faults import FAULTS, LOSSES, RECOVERIES, Fault, heal, moving, recovering
 from understudy.sim.observing import Observer
 from understudy.sim.shapes import Shape, shape_of
 from understudy.sim.survival import may_fire
@@ -36,7 +36,16 @@ ON_THE_MOVE = (
     "suspect",
     "hung fetch",
 )
-WORDS = {"snap": "snapshot", "fetch": "fetch", "install": "install"}
+#: What is also tried there, and when a state is saved or begun with, or a log is read again.
+ALL_AT_ONCE = ("kill all", "power")
+#: How each of these steps fails by itself.
+FAILS = {
+    "snap": "bad snapshot",
+    "fetch": "bad fetch",
+    "install": "bad install",
+    "save": "bad save",
+    "start": "old state",
+}
 
 
 @dataclass(slots=True)
@@ -51,6 +60,8 @@ class Summary:
     caught_up: int = 0
     seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
+    #: What saved states led to.
+    happened: Counter[str] = field(default_factory=Counter)
     violations: list[tuple[int, Violation]] = field(default_factory=list)
 
     def add(self, other: Summary) -> None:
@@ -60,6 +71,7 @@ class Summary:
         self.buckets += other.buckets
         self.caught_up += other.caught_up
         self.faults.update(other.faults)
+        self.happened.update(other.happened)
         self.violations += other.violations
 
 
@@ -87,6 +99,7 @@ def simulate(
         summary.buckets += sum(world.disk.sealed.values())
         summary.caught_up += world.caught_up
         summary.faults.update(world.faults)
+        summary.happened.update(world.happened)
         if progress is not None:
             progress(summary)
     return summary
@@ -118,6 +131,8 @@ class Schedule:
         self.fault_chance = 10 ** random.uniform(-2.5, -1.3)
         #: How often something fails at each step of a state's movement.
         self.strike_chance = random.choice((0, 0.1, 0.3))
+        #: How often a snapshot does not get into the vault, or is damaged there.
+        self.damage_chance = random.choice((0, 0.1, 0.5))
         #: How much more often something fails while a standby waits or catches up.
         self.haste = random.choice((1, 3, 6))
         self.recovery_chance = 10 ** random.uniform(-2, -1)
@@ -131,7 +146,7 @@ class Schedule:
             if self.random.random() < self.recovery_chance:
                 name = self.random.choice(list(RECOVERIES))
                 self._let(name, RECOVERIES[name])
-            haste = self.haste if self.faults_left and moving(world) else 1
+            haste = self.haste if self.faults_left and (moving(world) or recovering(world)) else 1
             if self.faults_left and self.random.random() < self.fault_chance * haste:
                 self._fault()
             elif not self._step():
@@ -179,12 +194,28 @@ class Schedule:
                 # Some views are never seen.
                 known = self.world.processes[name].view_epoch
                 self.world.take(("view", name, self.random.randint(known + 1, newest)))
-            case ((("snap" | "fetch" | "install") as what), *_) if self._strikes():
-                # Just now, when it would have gone on.
-                names = self.random.sample([f"bad {WORDS[what]}", *ON_THE_MOVE], k=ATTEMPTS)
-                next((name for name in names if self._let(name, self.faults[name][0])), None)
+            case ((("snap" | "fetch" | "install" | "reread") as what), *_) if self._strikes():
+                self._strike(what)
+            case ((("save" | "start") as what), *_) if self.world.setup.saved and self._strikes():
+                self._strike(what)
+            case ((("save" | "start") as what), *_) if self._damages():
+                if not self._let(FAILS[what], self.faults[FAILS[what]][0]):
+                    self.world.take(choice)
             case _:
                 self.world.take(choice)
+
+    def _strike(self, what: str) -> None:
+        """Let something fail just now, when this step would have gone on."""
+        saved = ALL_AT_ONCE if self.world.setup.saved else ()
+        tried = self.random.sample([*ON_THE_MOVE, *saved], k=ATTEMPTS)
+        if what in FAILS and self.random.random() < 0.5:
+            tried = [FAILS[what], *tried]
+        next((name for name in tried if self._let(name, self.faults[name][0])), None)
+
+    def _damages(self) -> bool:
+        """Whether a save, or a saved state, is bad: that costs no copy, and may happen time and again."""
+        able = self.world.setup.saved and self.faults_left > 0
+        return able and self.random.random() < self.damage_chance
 
     def _strikes(self) -> bool:
         struck = self.faults_left > 0 and self.random.random() < self.strike_chance

@@ -30,7 +30,11 @@ class Setup:
         return self.timing.save_ms > 0
 
     def host(
-        self, name: str, delivered: dict[str, int] | None = None, trimmed: dict[str, int] | None = None
+        self,
+        name: str,
+        delivered: dict[str, int] | None = None,
+        trimmed: dict[str, int] | None = None,
+        forgotten: dict[str, int] | None = None,
     ) -> Host:
         return Host(
             name,
@@ -39,6 +43,7 @@ class Setup:
             timing=self.timing,
             delivered=delivered,
             trimmed=trimmed,
+            forgotten=forgotten,
             isolated=self.isolated,
         )
 

@@ -29,7 +29,12 @@ def shape_of(policy: str, random: Random, replicas: int | None = None, *, saved:
     if not saved or shape.setup.isolated:
         return shape
     timing = replace(shape.setup.timing, save_ms=random.choice((100, 1_000, 4_000)))
-    limits = replace(shape.setup.limits, save_bytes_max=random.choice((1, 8, 1_000)))
+    limits = replace(
+        shape.setup.limits,
+        save_bytes_max=random.choice((1, 8, 1_000)),
+        # What is kept for the store alone is to exceed it often.
+        output_buckets_max=random.choice((1, 3, shape.setup.limits.output_buckets_max)),
+    )
     return Shape(replace(shape.setup, timing=timing, limits=limits), shape.spares)
 
 
@@ -106,9 +111,9 @@ def _segments(random: Random) -> Topology:
 # --- worlds small enough to try every order --------------------------------------------------------------
 
 
-def small(policy: str, buckets: int, replicas: int | None = None) -> Setup:
+def small(policy: str, buckets: int, replicas: int | None = None, *, saved: bool = False) -> Setup:
     """One partition; or, of a partitioned flow, one producer and one consumer partition. Every copy has a
-    node of its own.
+    node of its own. One that is `saved` keeps little output, so that what the store lacks may be gone.
     """
     partitioned = policy in ("flux", "cluster")
     count = replicas or (1 if policy == "none" else 2)
@@ -117,4 +122,9 @@ def small(policy: str, buckets: int, replicas: int | None = None) -> Setup:
     flow = Flow(topology, {"source": inputs}, dict.fromkeys(topology.inputs, 0))
     layout = tuple((copy, f"n{at:02}") for at, copy in enumerate(topology.copies(count), start=1))
     limits = Limits(group_buckets_max=2)
-    return Setup(flow, count, len(layout), isolated=policy == "cluster", layout=layout, limits=limits)
+    timing = Timing()
+    if saved:
+        limits = Limits(group_buckets_max=1, output_buckets_max=1, save_bytes_max=0)
+        timing = Timing(save_ms=1_000)
+    isolated = policy == "cluster"
+    return Setup(flow, count, len(layout), isolated=isolated, layout=layout, limits=limits, timing=timing)

@@ -72,7 +72,7 @@ FIXED = frozenset(
 #: What only records the past, or is derived from the rest: copied, and no part of its state.
 DERIVED = frozenset(
     {
-        *("_story", "events_handled", "_out", "dropped", "number", "driver"),
+        *("_story", "events_handled", "_out", "dropped", "gaps", "number", "driver"),
         "fresh_timers",
     }
 )

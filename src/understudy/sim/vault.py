@@ -29,17 +29,23 @@ def with_saved(vault: Vault, partition: Partition, kept: Kept) -> Vault:
 def floor_of(vault: Vault, partition: Partition) -> BucketId:
     """What the oldest snapshot of a partition holds that will ever be used.
 
-    As long as there are fewer than are kept, a copy that was declared dead and does not know yet may still
-    add an older one.
+    As long as there are fewer than are kept, the only one may be damaged; and a copy that was declared dead
+    and does not know yet may still add an older one.
     """
     kept = vault.get(partition, ())
     return kept[0].state.through if len(kept) == KEPT_MAX else NOTHING
 
 
+def begins_with(vault: Vault, partition: Partition, *, damaged: int = 0) -> Kept | None:
+    """The newest snapshot that is whole, if so many are damaged; None: a copy begins with nothing."""
+    kept = vault.get(partition, ())
+    return kept[-1 - damaged] if len(kept) > damaged else None
+
+
 def check_fit(flow: Flow, vault: Vault, forgotten: Mapping[str, BucketId]) -> None:
     """Any two saved states fit together, and the logs go back far enough for each of them.
 
-    A partition of which nothing was saved begins with nothing, and makes everything again.
+    A partition of which fewer are saved than are kept may also begin with nothing, and make everything again.
     """
     for consumer in flow.topology.partitions:
         for through in _numbers(vault, consumer):
@@ -52,7 +58,7 @@ def check_fit(flow: Flow, vault: Vault, forgotten: Mapping[str, BucketId]) -> No
 def _numbers(vault: Vault, partition: Partition) -> Iterator[BucketId]:
     """Where a partition may begin again."""
     yield from (kept.state.through for kept in vault.get(partition, ()))
-    if not vault.get(partition):
+    if len(vault.get(partition, ())) < KEPT_MAX:
         yield NOTHING
 
 

@@ -42,5 +42,7 @@ class SimWorker:
     #: A backup's snapshot; and whether its engine is to start from it.
     held: Kept | None = None
     resuming: bool = False
+    #: What the saved state held that it began with, if it did.
+    restored: BucketId | None = None
     #: The version that is on its way into the vault.
     saving: int | None = None

@@ -30,7 +30,7 @@ from collections.abc import Callable, Hashable, Iterable
 from understudy.core.host.parcels import ParcelFrom, PeerDown, PeerUp, ViewSeen
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy
-from understudy.core.view.events import Report
+from understudy.core.view.events import CopyLacks, Report
 from understudy.core.view.view import Status, View
 from understudy.sim.checkers import Violation
 from understudy.sim.connections import Connection, Down, Up, calls
@@ -39,7 +39,7 @@ from understudy.sim.observing import Observer
 from understudy.sim.process import Action, CutOff, Disk, Effect, Process, Reported, Sent
 from understudy.sim.setup import Setup
 from understudy.sim.store import Store
-from understudy.sim.vault import Vault, floor_of, with_saved
+from understudy.sim.vault import Vault, begins_with, floor_of, with_saved
 from understudy.sim.worker import Kept
 
 Choice = tuple[Hashable, ...]
@@ -74,6 +74,8 @@ class World:
         #: How many buckets of each source may come for now; None: all.
         self.feed_max: int | None = None
         self.faults: Counter[str] = Counter()
+        #: What saved states led to.
+        self.happened: Counter[str] = Counter()
         #: How often each timer has fired while nothing else could happen.
         self.fired: Counter[Choice] = Counter()
         self.steps = 0
@@ -99,7 +101,8 @@ class World:
         return self._disk if gateway is None or gateway.disk is None else gateway.disk
 
     def start_gateway(self) -> None:
-        host = self.setup.host(GATEWAY, dict(self._disk.delivered), dict(self._disk.trimmed))
+        disk = self._disk
+        host = self.setup.host(GATEWAY, dict(disk.delivered), dict(disk.trimmed), dict(disk.forgotten))
         self.processes[GATEWAY] = Process(host, self.setup.flow, self.observers, self._disk)
 
     def add_node(self) -> str:
@@ -126,13 +129,14 @@ class World:
 
     def lose_power(self) -> None:
         """Every process is gone at one moment, and what the store knew of them. Disks and the vault stay, and
-        everything starts again.
+        everything starts again, under the first names.
         """
         for name in list(self.processes):
             self.kill(name)
         self.connections, self.calls, self.reports = {}, {}, {}
         self.store = Store.begin(self.setup.controller)
         self.leaderless = False
+        self.added = 0
         self.start_gateway()
         for _ in range(self.setup.nodes):
             self.add_node()
@@ -279,15 +283,17 @@ class World:
             case "hang up", str(caller), str(callee):
                 self._close(self.calls[caller, callee])
             case "start", str(name), Copy() as copy, *rest:
-                kept = self.vault.get(copy.partition, ())
                 # The newest may be damaged; then the one before it is used.
-                at = 0 if rest else -1
-                self._act(name, ("start", copy, kept[at] if kept else None))
+                kept = begins_with(self.vault, copy.partition, damaged=len(rest))
+                self.happened["restores"] += kept is not None
+                self.happened["older states"] += len(rest)
+                self._act(name, ("start", copy, kept))
             case ("produce" | "finish" | "resume") as what, str(name), Copy() as copy:
                 self._act(name, (what, copy))
             case "save", str(name), Copy() as copy, *rest:
                 self._save(name, copy, ok=not rest)
             case "reread", Copy() as source, Copy() as consumer, int(after):
+                self.happened["rereads"] += 1
                 self._act(GATEWAY, ("reread", source, consumer, after))
             case ("snap" | "install") as what, str(name), Copy() as copy, *rest:
                 self._act(name, (what, copy, not rest))
@@ -349,6 +355,7 @@ class World:
         worker = self.processes[name].workers[copy]
         assert worker.saving is not None
         if ok:
+            self.happened["saves"] += 1
             self.vault = with_saved(self.vault, copy.partition, worker.lent[worker.saving])
             self.check_kept()
         self._act(name, ("saved", copy, floor_of(self.vault, copy.partition) if ok else None))
@@ -363,8 +370,9 @@ class World:
 
     def _act(self, name: str, action: Action) -> None:
         process = self.processes[name]
-        kept_before = process.dropped
+        kept_before, gaps_before = process.dropped, process.gaps
         self._carry_out(name, process.act(action))
+        self.happened["gaps"] += len(process.gaps - gaps_before)
         if process.dropped != kept_before:
             self.check_kept()
 
@@ -382,6 +390,7 @@ class World:
                     if serial in self.connections:
                         self._close(serial)
                 case Reported(report):
+                    self.happened["lacking"] += isinstance(report, CopyLacks)
                     self.reports[name] = (*self.reports.get(name, ()), report)
 
     def check_kept(self) -> None:

@@ -162,6 +162,105 @@ def test_a_buffer_is_full_at_either_limit() -> None:
     assert not by_count.full
 
 
+# --- reserves --------------------------------------------------------------------------------------------
+
+STORE = -1
+
+
+def reserved(**limits: int) -> Buffer:
+    """Destination 0 is required and the store has a reserve."""
+    return Buffer([0, STORE], **limits)
+
+
+def fill(buffer: Buffer, *produced: int) -> None:
+    """Destination 0 acknowledges each bucket as it comes."""
+    for number in produced:
+        buffer.put(run(number), [0], [STORE])
+        buffer.ack(0, number)
+        buffer.trim([0], [STORE])
+        buffer.check([0], [STORE])
+
+
+def test_a_reserve_keeps_what_its_destination_lacks_and_does_not_fill_the_buffer() -> None:
+    buffer = reserved(buckets_max=3)
+    fill(buffer, 1, 2, 3)
+    assert (numbers(buffer), buffer.full) == ([1, 2, 3], False)
+    buffer.put(run(4, 5, 6), [0], [STORE])
+    assert (numbers(buffer), buffer.full) == ([1, 2, 3, 4, 5, 6], True)
+    buffer.ack(STORE, 2)
+    buffer.trim([0], [STORE])
+    assert (numbers(buffer), buffer.gone_through) == ([3, 4, 5, 6], 2)
+    buffer.check([0], [STORE])
+
+
+def test_what_is_wanted_again_by_a_destination_that_begins_anew_counts_as_full_again() -> None:
+    buffer = reserved(bytes_max=3)
+    fill(buffer, 1, 2, 3)
+    assert not buffer.full
+    buffer.reserve(0, [STORE])
+    buffer.trim([0], [STORE])
+    assert (buffer.floor[0], buffer.full) == (NOTHING, True)
+    buffer.check([0], [STORE])
+
+
+@pytest.mark.parametrize("limits", [{"buckets_max": 2}, {"bytes_max": 2}])
+def test_of_a_reserve_beyond_the_limits_the_oldest_goes(limits: dict[str, int]) -> None:
+    buffer = reserved(**limits)
+    fill(buffer, 1, 2, 3, 4, 5)
+    assert (numbers(buffer), buffer.gone_through) == ([4, 5], 3)
+    assert not buffer.full
+
+
+def test_what_is_required_never_goes_however_large_the_reserve_is() -> None:
+    buffer = reserved(buckets_max=1)
+    buffer.put(run(1, 2, 3), [0], [STORE])
+    assert numbers(buffer) == [1, 2, 3]
+    buffer.ack(0, 1)
+    buffer.trim([0], [STORE])
+    assert numbers(buffer) == [1, 2, 3], "one bucket of reserve, and two that are required"
+    buffer.ack(0, 2)
+    buffer.trim([0], [STORE])
+    assert numbers(buffer) == [2, 3]
+
+
+def test_if_no_destination_is_required_all_that_the_reserve_lacks_is_wanted() -> None:
+    buffer = reserved(buckets_max=2)
+    fill(buffer, 1, 2)
+    buffer.trim([], [STORE])
+    assert buffer.full
+    buffer.put(run(3), [], [STORE])
+    assert numbers(buffer) == [1, 2, 3]
+    buffer.check([], [STORE])
+
+
+def test_a_reserve_that_is_ahead_of_a_required_destination_lets_nothing_go() -> None:
+    buffer = reserved()
+    buffer.put(run(1, 2), [0], [STORE])
+    buffer.ack(STORE, 2)
+    buffer.trim([0], [STORE])
+    assert numbers(buffer) == [1, 2]
+
+
+def test_the_room_of_a_long_reserve_is_given_back_too() -> None:
+    buffer = reserved(buckets_max=10)
+    for number in range(5_000):
+        buffer.put([rows(number)], [0], [STORE])
+        buffer.ack(0, number)
+        buffer.trim([0], [STORE])
+    assert len(buffer) == 10
+    assert sys.getsizeof(buffer._buckets) < 50_000
+    buffer.check([0], [STORE])
+
+
+def test_a_buffer_may_begin_where_an_earlier_one_ended() -> None:
+    buffer = Buffer([0], through=5)
+    assert (buffer.produced_through, buffer.gone_through, buffer.floor) == (5, 5, {0: 5})
+    with pytest.raises(BrokenInvariant, match="numbers must rise"):
+        buffer.put(run(5), [0])
+    buffer.put(run(6), [0])
+    assert numbers(buffer.unsent(0)) == [6]
+
+
 def test_an_adopted_buffer_goes_on_where_the_other_one_stood() -> None:
     buffer = Buffer([0, 1])
     buffer.adopt(run(4, 6), produced_through=8, gone_through=3, floors={0: 3, 1: 4})

@@ -13,6 +13,7 @@ from understudy.core.edge.messages import (
     Data,
     Detached,
     From,
+    Held,
     Pause,
     Paused,
     Reverse,
@@ -73,6 +74,14 @@ def test_a_copy_that_attaches_gets_the_acknowledgement_and_is_asked_for_the_rest
     inlet.handle(Taken(5))
     inlet.handle(Detached(0))
     assert inlet.handle(Attached(0)) == [Send(0, Ack(5)), Send(0, Reverse(6))]
+
+
+def test_what_the_store_holds_is_told_to_every_copy_and_again_over_every_new_connection() -> None:
+    inlet = settled(3)
+    assert inlet.handle(Held(-1, 4)) == [Send(replica, Held(-1, 4)) for replica in range(3)]
+    inlet.handle(Detached(2))
+    assert inlet.handle(Held(-1, 3)) == [Send(replica, Held(-1, 4)) for replica in range(2)], "it never falls"
+    assert inlet.handle(Attached(2)) == [Send(2, Held(-1, 4))]
 
 
 # --- probing ---------------------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ def test_a_newcomer_is_not_promised_what_only_the_dead_occupant_lacked() -> None
     outlet.handle(From(1, Ack(1)))
     outlet.handle(Fail(1))
     outlet.handle(Avail(1))
-    assert outlet.state().floors == ((0, 3), (1, 3))
+    assert outlet.buffer.floor == {0: 3, 1: 3}
 
 
 # --- catch-up of the producer itself ---------------------------------------------------------------------

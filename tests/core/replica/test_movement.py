@@ -18,6 +18,7 @@ from understudy.core.replica.events import (
     MoveFailed,
     Offer,
     Offered,
+    SaveSnapshot,
     SnapshotFailed,
     SnapshotTaken,
     TakeSnapshot,
@@ -68,7 +69,7 @@ def test_a_request_that_is_repeated_before_its_snapshot_is_there_changes_nothing
     assert made.asked(asked()) == []
     made.stands_still()
     assert made.asked(asked()) == []
-    assert made.wanted is None
+    assert made.wanted == {}
 
 
 @pytest.mark.parametrize("later", [asked(attempt=2), asked(epoch=6)])
@@ -82,14 +83,14 @@ def test_a_later_attempt_or_the_next_standby_gets_a_snapshot_of_its_own(later: A
 def test_an_earlier_attempt_that_comes_late_is_ignored() -> None:
     made = lending(attempt=2)
     assert made.asked(asked(1)) == []
-    assert made.lent == asked(2)
+    assert made.lent == {STANDBY: (asked(2), 1)}
 
 
 def test_an_earlier_attempt_that_comes_late_does_not_replace_one_that_waits() -> None:
     made = Lending()
     made.asked(asked(2))
     assert made.asked(asked(1)) == []
-    assert made.wanted == asked(2)
+    assert made.wanted == {STANDBY: asked(2)}
 
 
 def test_a_request_during_a_snapshot_makes_that_one_useless() -> None:
@@ -113,14 +114,14 @@ def test_a_snapshot_that_failed_is_taken_again_when_the_request_is_repeated() ->
 
 def test_a_snapshot_is_dropped_when_its_standby_is_gone() -> None:
     made = lending()
-    assert made.standby_gone() == [DropSnapshot(1)]
-    assert made.standby_gone() == []
+    assert made.standby_gone(STANDBY) == [DropSnapshot(1)]
+    assert made.standby_gone(STANDBY) == []
 
 
 def test_a_standby_that_is_gone_is_not_waited_for() -> None:
     made = Lending()
     made.asked(asked())
-    assert made.standby_gone() == []
+    assert made.standby_gone(STANDBY) == []
     assert made.stands_still() == []
 
 
@@ -128,16 +129,16 @@ def test_a_standby_that_is_gone_while_its_snapshot_is_taken_gets_no_offer() -> N
     made = Lending()
     made.asked(asked())
     made.stands_still()
-    assert made.standby_gone() == []
+    assert made.standby_gone(STANDBY) == []
     assert made.taken(SnapshotTaken(1), state(1)) == [DropSnapshot(1)]
-    assert made.lent is None
+    assert made.lent == {}
 
 
 def test_the_next_standby_is_served_although_the_snapshot_of_the_last_was_under_way() -> None:
     made = Lending()
     made.asked(asked())
     made.stands_still()
-    made.standby_gone()
+    made.standby_gone(STANDBY)
     made.asked(asked(epoch=7))
     assert made.taken(SnapshotTaken(1), state(1)) == [DropSnapshot(1)]
     assert made.stands_still() == [TakeSnapshot(2)]
@@ -162,6 +163,131 @@ def test_a_snapshot_of_another_version_than_the_one_being_taken_is_our_bug() -> 
     before = state_of(made)
     with pytest.raises(BrokenInvariant, match="was not asked for"):
         made.taken(SnapshotTaken(1), state(1))
+    assert state_of(made) == before
+
+
+def third(attempt: int = 1) -> Asked:
+    return Asked(THIRD, 6, attempt)
+
+
+def test_a_snapshot_serves_all_standbys_that_want_one_and_goes_with_the_last_of_them() -> None:
+    made = Lending()
+    made.asked(asked())
+    made.asked(third())
+    assert made.stands_still() == [TakeSnapshot(1)]
+    assert made.taken(SnapshotTaken(1), state(1)) == [
+        KeepSnapshot(state(1)),
+        Offer(STANDBY, 5, 1, 1),
+        Offer(THIRD, 6, 1, 1),
+    ]
+    assert made.standby_gone(STANDBY) == []
+    assert made.asked(third()) == [Offer(THIRD, 6, 1, 1)]
+    assert made.standby_gone(THIRD) == [DropSnapshot(1)]
+
+
+def test_a_standby_that_asks_while_a_snapshot_is_made_for_another_gets_the_next() -> None:
+    made = Lending()
+    made.asked(asked())
+    made.stands_still()
+    assert made.asked(third()) == []
+    assert made.taken(SnapshotTaken(1), state(1)) == [KeepSnapshot(state(1)), Offer(STANDBY, 5, 1, 1)]
+    assert made.stands_still() == [TakeSnapshot(2)]
+    assert made.taken(SnapshotTaken(2), state(2)) == [KeepSnapshot(state(2)), Offer(THIRD, 6, 1, 2)]
+
+
+# --- the store -------------------------------------------------------------------------------------------
+
+
+def saving() -> Lending:
+    """A snapshot is on its way to the store."""
+    made = Lending()
+    made.save()
+    assert made.stands_still() == [TakeSnapshot(1)]
+    assert made.taken(SnapshotTaken(1), state(1)) == [KeepSnapshot(state(1)), SaveSnapshot(1)]
+    return made
+
+
+def test_a_snapshot_for_the_store_is_kept_until_it_is_there() -> None:
+    made = saving()
+    assert made.saved(1) == [DropSnapshot(1)]
+    assert made.saving is None
+    made.save()
+    assert made.stands_still() == [TakeSnapshot(2)]
+
+
+def test_one_snapshot_at_a_time_is_on_its_way_to_the_store() -> None:
+    made = saving()
+    made.save()
+    assert made.stands_still() == []
+    made = Lending()
+    made.save()
+    made.stands_still()
+    made.save()
+    made.taken(SnapshotTaken(1), state(1))
+    assert made.stands_still() == [], "one was being taken when the time came again"
+
+
+def test_one_snapshot_serves_the_store_and_a_standby_and_goes_when_both_have_it() -> None:
+    for store_first in (True, False):
+        made = Lending()
+        made.save()
+        made.asked(asked())
+        made.stands_still()
+        assert made.taken(SnapshotTaken(1), state(1)) == [
+            KeepSnapshot(state(1)),
+            SaveSnapshot(1),
+            Offer(STANDBY, 5, 1, 1),
+        ]
+        first, second = (made.saved, 1), (made.standby_gone, STANDBY)
+        if not store_first:
+            first, second = second, first  # type: ignore[assignment]
+        assert first[0](first[1]) == []
+        assert second[0](second[1]) == [DropSnapshot(1)]  # type: ignore[arg-type]
+
+
+def test_a_standby_of_a_later_attempt_leaves_the_store_its_snapshot() -> None:
+    made = Lending()
+    made.save()
+    made.asked(asked())
+    made.stands_still()
+    made.taken(SnapshotTaken(1), state(1))
+    assert made.asked(asked(2)) == []
+    assert made.saved(1) == [DropSnapshot(1)]
+
+
+def test_a_snapshot_that_is_not_fit_for_the_store_may_still_be_lent() -> None:
+    made = Lending()
+    made.save()
+    made.asked(asked())
+    made.stands_still()
+    done = made.taken(SnapshotTaken(1), state(1), fit_to_save=False)
+    assert done == [KeepSnapshot(state(1)), Offer(STANDBY, 5, 1, 1)]
+    assert made.saving is None
+
+
+def test_a_snapshot_that_is_fit_for_neither_is_dropped() -> None:
+    made = Lending()
+    made.save()
+    made.stands_still()
+    assert made.taken(SnapshotTaken(1), state(1), fit_to_save=False) == [DropSnapshot(1)]
+
+
+def test_a_snapshot_that_failed_is_saved_when_the_time_comes_again() -> None:
+    made = Lending()
+    made.save()
+    made.stands_still()
+    assert made.taken(SnapshotFailed(1, "the disk is full"), state(1)) == []
+    assert made.stands_still() == []
+    made.save()
+    assert made.stands_still() == [TakeSnapshot(2)]
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_save_that_was_not_asked_for_is_our_bug_and_leaves_no_trace(version: int) -> None:
+    made = saving() if version == 3 else lending()
+    before = state_of(made)
+    with pytest.raises(BrokenInvariant, match=f"version {version} was not to be saved"):
+        made.saved(version)
     assert state_of(made) == before
 
 

@@ -6,11 +6,13 @@ import pytest
 from core_kit import all_active, run, state_of
 
 from understudy.core.bucket import NOTHING, Bucket
-from understudy.core.edge.messages import Ack, Attached, Data, From, Reverse
+from understudy.core.edge.messages import Ack, Attached, Data, From, Held, Reverse
+from understudy.core.edge.refill import PIECE_BYTES
 from understudy.core.errors import BrokenInvariant, PeerError
-from understudy.core.replica.events import AtEdge, Produced, SendTo
+from understudy.core.replica.events import AtEdge, LogRead, Produced, ReadLog, SendTo
 from understudy.core.replica.producer import Producer
-from understudy.core.shape.partition import Copy, Partition
+from understudy.core.shape.partition import STORE, Copy, Partition
+from understudy.core.view.changes import Avail, Fail
 
 LEFT, RIGHT = Partition("left"), Partition("right")
 
@@ -64,6 +66,56 @@ def test_a_source_knows_through_which_number_no_consumer_will_ask_again() -> Non
     assert made.trimmed_through == 1
     drive(made, acked(RIGHT, 2))
     assert made.trimmed_through == 2
+
+
+def source() -> Producer:
+    """A source whose consumers save their state; all copies have what it put out."""
+    made = Producer("source", {p: all_active(2) for p in (LEFT, RIGHT)}, stored=(LEFT, RIGHT), backed=True)
+    for partition in (LEFT, RIGHT):
+        for replica in range(2):
+            made.at_edge(AtEdge(partition, Attached(replica)))
+    made.produced(Produced(((LEFT, run(1, 2)), (RIGHT, run(1, 2)))))
+    drive(made, [*acked(LEFT, 2), *acked(RIGHT, 2)])
+    return made
+
+
+def test_a_log_goes_back_as_far_as_the_consumer_whose_saved_state_is_oldest_needs_it() -> None:
+    made = source()
+    assert (made.trimmed_through, made.log_needed) == (2, NOTHING)
+    made.at_edge(AtEdge(LEFT, From(0, Held(STORE, 2))))
+    assert made.log_needed == NOTHING
+    made.at_edge(AtEdge(RIGHT, From(0, Held(STORE, 1))))
+    assert made.log_needed == 1
+
+
+def test_a_log_is_read_again_for_one_copy_of_one_consumer() -> None:
+    made = source()
+    for change in (Fail(1), Avail(1), Attached(1, NOTHING)):
+        made.at_edge(AtEdge(RIGHT, change))
+    again = made.at_edge(AtEdge(RIGHT, From(1, Reverse(NOTHING))))
+    assert again == [ReadLog(Copy(RIGHT, 1), NOTHING, PIECE_BYTES)]
+    sent = made.log_read(LogRead(Copy(RIGHT, 1), NOTHING, run(1, 2)))
+    assert sent == [SendTo(Copy(RIGHT, 1), Data(run(1, 2)))]
+    assert made.log_read(LogRead(Copy(LEFT, 1), NOTHING, run(1, 2))) == [], "that one did not ask"
+
+
+def test_a_log_that_was_read_for_no_consumer_is_our_bug() -> None:
+    with pytest.raises(BrokenInvariant, match="which is no consumer"):
+        source().log_read(LogRead(Copy(Partition("other")), NOTHING, run(1)))
+
+
+def test_a_producer_has_a_gap_if_one_of_its_outlets_has() -> None:
+    made = Producer("p", {p: all_active(1) for p in (LEFT, RIGHT)}, stored=(RIGHT,), buckets_max=1)
+    for partition in (LEFT, RIGHT):
+        made.at_edge(AtEdge(partition, Attached(0)))
+        made.at_edge(AtEdge(partition, From(0, Ack(2))))
+    made.produced(Produced(((LEFT, run(1, 2)), (RIGHT, run(1)))))
+    assert not made.gap
+    made.produced(Produced(((RIGHT, run(2)),)))
+    assert made.gap
+    assert not made.full
+    made.at_edge(AtEdge(RIGHT, From(0, Held(STORE, 1))))
+    assert not made.gap
 
 
 def test_a_producer_moves_with_all_its_outlets() -> None:

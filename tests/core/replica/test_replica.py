@@ -172,7 +172,7 @@ def test_a_lender_drops_its_snapshot_when_the_standby_is_gone() -> None:
     made = active()
     made.handle(Asked(STANDBY, 5, 1))
     made.handle(SnapshotTaken(1))
-    assert made.handle(StandbyGone()) == [DropSnapshot(1)]
+    assert made.handle(StandbyGone(STANDBY)) == [DropSnapshot(1)]
 
 
 # --- a newcomer ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from core_kit import seats, view
@@ -43,9 +44,15 @@ def test_changes_since_a_view_that_is_not_known_are_refused() -> None:
         View.from_json(later.to_json(since=FULL), {4: later})
 
 
+def test_a_view_tells_with_which_epoch_a_partition_was_restored() -> None:
+    restored = view(4, f=replace(seats(4, "c@4", "b@3 DEAD"), restored=4), g=seats(1, "ä", "b"))
+    assert View.from_json(restored.to_json()) == restored
+    assert View.from_json(restored.to_json(since=FULL), {3: FULL}) == restored
+
+
 def part(**change: object) -> dict[str, object]:
-    """The first partition of the view, with one field of its five changed."""
-    names = ("name", "index", "epoch", "seats", "lost")
+    """The first partition of the view, with one field of its six changed."""
+    names = ("name", "index", "epoch", "seats", "lost", "restored")
     fields = dict(zip(names, json.loads(FULL.to_json())["partitions"][0], strict=True))
     return {"partitions": [list({**fields, **change}.values())]}
 
@@ -72,6 +79,8 @@ def part(**change: object) -> dict[str, object]:
         part(seats=[["a", 1, "ACTIVE"], ["a", 1, "ACTIVE"]]),
         part(lost="although all is well"),
         part(lost=3),
+        part(restored=None),
+        part(restored="3"),
         {"drained": "b"},
         {"drained": [3]},
         {"wanted": [["f/0:1"]]},

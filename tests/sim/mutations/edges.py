@@ -12,7 +12,7 @@ from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.buffer import Buffer
 from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.merge import Merge
-from understudy.core.edge.messages import Ack, From, Reverse, Send
+from understudy.core.edge.messages import Ack, From, Reread, Reverse, Send
 from understudy.core.edge.outlet import Outlet, OutletState
 from understudy.core.replica.consumer import Consumer
 from understudy.core.view.view import Status
@@ -55,9 +55,9 @@ def drop_on_first_ack(patch: Patch) -> None:
     """One copy's acknowledgement lets go of what another one has not got."""
     trim = Buffer.trim
 
-    def eager(buffer: Buffer, required: Sequence[int]) -> None:
+    def eager(buffer: Buffer, required: Sequence[int], reserved: Sequence[int] = ()) -> None:
         furthest = max(required, key=lambda each: buffer.floor[each], default=None)
-        trim(buffer, [] if furthest is None else [furthest])
+        trim(buffer, [] if furthest is None else [furthest], reserved)
 
     patch.setattr(Buffer, "trim", eager)
     patch.setattr(Buffer, "check", lambda *_: None)
@@ -67,11 +67,11 @@ def drop_when_sent(patch: Patch) -> None:
     """What was sent counts as delivered."""
     sends = Outlet._sends
 
-    def forgetful(outlet: Outlet) -> list[Send]:
+    def forgetful(outlet: Outlet) -> list[Send | Reread]:
         done = sends(outlet)
         for each in done:
             outlet.buffer.ack(each.replica, outlet.buffer.produced_through)
-        outlet.buffer.trim(outlet.live)
+        outlet._trim()
         return done
 
     patch.setattr(Outlet, "_sends", forgetful)
@@ -91,11 +91,11 @@ def reverse_as_acknowledgement(patch: Patch) -> None:
     """What a consumer has received counts as taken."""
     handle = Outlet.handle
 
-    def acknowledging(outlet: Outlet, event: object) -> list[Send]:
+    def acknowledging(outlet: Outlet, event: object) -> list[Send | Reread]:
         done = handle(outlet, event)
         if isinstance(event, From) and isinstance(event.message, Reverse):
             outlet.buffer.ack(event.replica, event.message.through)
-            outlet.buffer.trim(outlet.live)
+            outlet._trim()
         return done
 
     patch.setattr(Outlet, "handle", acknowledging)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from understudy.core.bucket import NOTHING
-from understudy.core.replica.events import KeepSnapshot, TakeSnapshot
+from understudy.core.replica.events import KeepSnapshot, SaveSnapshot
 from understudy.core.replica.movement import Lending
 from understudy.core.replica.replica import Replica
 
@@ -15,31 +15,33 @@ Patch = pytest.MonkeyPatch
 
 
 def snapshot_while_busy(patch: Patch) -> None:
-    def asked(lending: Lending, request: Any) -> list[Any]:
-        if request == lending.lent:
-            return [lending._offer(request)]
-        if lending.taking is not None:
-            return []
-        lending.taking, lending.version, lending.unwanted = request, lending.version + 1, False
-        return [TakeSnapshot(lending.version)]
+    asked = Lending.asked
 
-    patch.setattr(Lending, "asked", asked)
+    def at_once(lending: Lending, request: Any) -> list[Any]:
+        done = asked(lending, request)
+        if lending.paused or not lending.wanted:
+            return done
+        return [*done, *lending.stands_still()]
+
+    patch.setattr(Lending, "asked", at_once)
     patch.setattr(Replica, "check", lambda _: None)
 
 
 def lend_nothing(patch: Patch) -> None:
     """A snapshot is offered and not kept."""
     taken = Lending.taken
-    patch.setattr(
-        Lending,
-        "taken",
-        lambda lending, *rest: [x for x in taken(lending, *rest) if not isinstance(x, KeepSnapshot)],
-    )
+
+    def unkept(lending: Lending, *args: Any, **rest: Any) -> list[Any]:
+        done = taken(lending, *args, **rest)
+        saved = any(isinstance(each, SaveSnapshot) for each in done)
+        return [each for each in done if saved or not isinstance(each, KeepSnapshot)]
+
+    patch.setattr(Lending, "taken", unkept)
 
 
 def keep_snapshots(patch: Patch) -> None:
     """A lender does not hear that its standby has caught up."""
-    patch.setattr(Lending, "standby_gone", lambda _: [])
+    patch.setattr(Lending, "standby_gone", lambda *_: [])
 
 
 def goal_of_the_fastest(patch: Patch) -> None:

@@ -28,8 +28,10 @@ asked the newcomer yet, so it sends nothing until one does.
 *All copies of the consumer are lost.* With `stored`, the consumer's state is saved in a store, and a copy may
 begin again from there. The store counts like a replica that is always alive: its floor is the number of the
 oldest snapshot that it keeps, which the consumer's copies tell (`Held`). So everything after that number is
-kept, whichever snapshot a copy begins with. A copy that no outlet could serve, because of a gap in the
-reserve, is told so (`lacks`): then the producer must go back to its own saved state.
+kept, whichever snapshot a copy begins with. A copy that an outlet cannot serve is told so (`lacks`), and goes
+back to a saved state again, together with the producer. There are two reasons: a gap in the reserve; or a
+copy that was declared dead and does not know yet has saved newer states, so that the one that the other copy
+began with is none of those that the store keeps now.
 
 *A log behind it.* With `backed`, the producer is a source and has all of that in its log. The outlet then
 keeps nothing in memory for the store; a copy that attaches with a number from before its memory gets the log
@@ -84,7 +86,8 @@ class OutletState:
 class Outlet:
     """One producer, the copies of one consumer partition.
 
-    Of a source with a log, `through` says how far its memory was trimmed before it began again.
+    Of a source with a log, `through` says how far its memory was trimmed before it began again, and
+    `forgotten` how much of the log is gone.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Outlet:
         stored: bool = False,
         backed: bool = False,
         through: BucketId = NOTHING,
+        forgotten: BucketId = NOTHING,
     ) -> None:
         self.name = name
         self.status = dict(statuses)
@@ -113,6 +117,8 @@ class Outlet:
         self._log_floor: dict[int, BucketId] = (
             dict.fromkeys((*self.status, STORE), NOTHING) if self.backed else {}
         )
+        #: How much of the log may be gone.
+        self._log_gone = forgotten
         #: What each copy of the consumer had acknowledged to the copy whose state was moved here, until it
         #: attaches.
         self._acked_to_lender: dict[int, BucketId] = {}
@@ -132,9 +138,14 @@ class Outlet:
         return (STORE,) if STORE in self.buffer.floor else ()
 
     @property
+    def store_floor(self) -> BucketId:
+        """What the oldest snapshot of the consumer holds that the store keeps, as far as is known here."""
+        return self._log_floor[STORE] if self.backed else self.buffer.floor.get(STORE, NOTHING)
+
+    @property
     def gap(self) -> bool:
         """Whether a copy that begins again from the oldest saved snapshot would lack something here."""
-        return any(self.buffer.floor[each] < self.buffer.gone_through for each in self._reserved)
+        return bool(self._reserved) and self.store_floor < self.buffer.gone_through
 
     @property
     def log_needed(self) -> BucketId:
@@ -195,6 +206,8 @@ class Outlet:
 
     def _trim(self) -> None:
         self.buffer.trim(self.live, self._reserved)
+        if self.backed:
+            self._log_gone = max(self._log_gone, self.log_needed)
 
     def _acknowledged(self, replica: int, through: BucketId) -> None:
         self.buffer.ack(replica, through)
@@ -205,11 +218,13 @@ class Outlet:
         self._trim()
 
     def _held(self, keeper: int, through: BucketId) -> None:
-        if self.backed and keeper == STORE:
+        if keeper != STORE:
+            raise PeerError(f"replica {keeper} speaks for itself, and was said to hold {through}")
+        if self.backed:
             self._log_floor[STORE] = max(self._log_floor[STORE], through)
-        elif keeper in self.buffer.floor:
-            self.buffer.ack(keeper, through)
-            self._trim()
+        elif self.stored:
+            self.buffer.ack(STORE, through)
+        self._trim()
 
     # --- the log -----------------------------------------------------------------------------------------
 
@@ -258,12 +273,12 @@ class Outlet:
         """Raise `PeerError` unless this replica may attach with everything through this number."""
         self._expect_live(replica, "attached")
         if self.lacks(through):
-            gone = self.buffer.gone_through
+            gone = self._log_gone if self.backed else self.buffer.gone_through
             raise PeerError(f"replica {replica} needs what follows {through}, and {gone} is gone")
 
     def lacks(self, through: BucketId) -> bool:
         """Whether a copy that has everything through this number could not go on from here."""
-        return through < self.buffer.gone_through and not self.backed
+        return through < (self._log_gone if self.backed else self.buffer.gone_through)
 
     def outdated(self, replica: int, through: BucketId) -> bool:
         """Whether a copy of the consumer named this number before this copy had its state: it has
@@ -308,29 +323,32 @@ class Outlet:
     # --- moving ------------------------------------------------------------------------------------------
 
     def state(self) -> OutletState:
-        floors = tuple((replica, self.buffer.floor[replica]) for replica in (*self.live, *self._reserved))
+        known = [replica for replica in self.live if replica not in self._unheard]
+        floors = tuple((replica, self.buffer.floor[replica]) for replica in (*known, *self._reserved))
         return OutletState(tuple(self.buffer), self.buffer.produced_through, self.buffer.gone_through, floors)
 
     def install(self, state: OutletState, *, saved: bool = False) -> None:
         """Take over the buffer of a replica. Only for an outlet that was never used.
 
-        One that was `saved` may be old: since then the seats of the consumer's replicas may have been filled
-        anew, so what it says of them is void. The store's floor stands: it never falls.
+        What the state says of a replica is void if its seat was filled anew since: the successor may have
+        begun with an older state. One that was `saved` may be so old that it is void of all of them, but for
+        a sink, which has no seat. All that is left is kept for such a replica until it attaches. The store's
+        floor stands: it never falls.
         """
-        stored = dict(state.floors).get(STORE, state.gone_through)
-        floors = {} if saved else {r: through for r, through in state.floors if r != STORE}
-        # A copy that came after the state was taken gets what the slowest of the others lacks.
-        least = min(floors.values(), default=state.gone_through)
+        floors = dict(state.floors)
+        stored = floors.pop(STORE, state.gone_through)
+        void = set(floors) if saved and self.stored else self._unheard
+        acked = {replica: n for replica, n in floors.items() if replica in self.live and replica not in void}
         self.buffer.adopt(
             state.kept,
             produced_through=state.produced_through,
             gone_through=state.gone_through,
             floors={
-                **{replica: floors.get(replica, least) for replica in self.live},
+                **{replica: acked.get(replica, state.gone_through) for replica in self.live},
                 **dict.fromkeys(self._reserved, stored),
             },
         )
-        self._acked_to_lender = {r: through for r, through in floors.items() if r in self.live}
+        self._acked_to_lender = acked
         self._trim()
 
     def check(self) -> None:

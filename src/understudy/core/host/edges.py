@@ -3,9 +3,9 @@
 *When an edge is opened.* The connection must stand and both copies must have their state. The consumer tries
 when it gets its state, when a connection comes up, when it hears of a new seat, and when a producer says that
 it is `Here`, which a producer does when it gets its state. Whatever comes last causes the attempt that
-succeeds, so nothing has to be repeated by the clock. The exception is a producer that began again from a
-saved state and is `Lacking` what the consumer still needs of it: the consumer takes that from another copy,
-and tries again from time to time. If there is no other copy, the controller hears of it.
+succeeds, so nothing has to be repeated by the clock. The exception is a producer that is `Lacking` what a
+consumer needs which began again from a saved state: the consumer takes that from another copy, and tries
+again from time to time. If there is no other copy, the controller hears of it.
 
 *Who may speak.* An edge is opened only by the holder of its seat in the newest view (node, copy and seat
 epoch must match), and every message names its edge's serial. What names another one is left out.

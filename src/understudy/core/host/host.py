@@ -101,7 +101,8 @@ from understudy.core.view.view import Status, View
 
 class Host(Machine[HostEvent, HostInstruction]):
     """A host that has seen no view hosts nothing. `delivered` says through which number each sink holds its
-    output already, `trimmed` through which number all live copies had taken a source's buckets.
+    output already, `trimmed` through which number all live copies had taken a source's buckets, and
+    `forgotten` through which number its log is gone.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Host(Machine[HostEvent, HostInstruction]):
         timing: Timing | None = None,
         delivered: Mapping[str, BucketId] | None = None,
         trimmed: Mapping[str, BucketId] | None = None,
+        forgotten: Mapping[str, BucketId] | None = None,
         isolated: bool = False,
     ) -> None:
         super().__init__(name)
@@ -125,6 +127,7 @@ class Host(Machine[HostEvent, HostInstruction]):
         self.residents: dict[Copy, Resident] = {}
         self._delivered = dict(delivered or {})
         self._trimmed = dict(trimmed or {})
+        self._forgotten = dict(forgotten or {})
         #: Whether the state of copies is saved in a store.
         self.saved = self.timing.save_ms > 0
         require(not (isolated and self.saved), "isolated replicas are a baseline, and save nothing")
@@ -186,7 +189,7 @@ class Host(Machine[HostEvent, HostInstruction]):
 
     def _begun(self, resident: Resident) -> None:
         self._out += self.edges.connect(resident)
-        if self.saved:
+        if self.saved and resident.begun:
             self._out.append(SetTimer(("save", resident.copy, resident.epoch), self.timing.save_ms))
         if self.timing.ship_ms:
             for node in self.places.partners(resident.copy.partition):
@@ -261,7 +264,8 @@ class Host(Machine[HostEvent, HostInstruction]):
             self._out.append(Start(copy, resident.epoch))
 
     def _take_ends(self) -> None:
-        for resident in ends_of(self.places, self.limits, self._delivered, self._trimmed, saved=self.saved):
+        logs = self._trimmed, self._forgotten
+        for resident in ends_of(self.places, self.limits, self._delivered, *logs, saved=self.saved):
             self.residents[resident.copy] = resident
         for resident in list(self.residents.values()):
             self._carry_out(resident, resident.machine.begin())

@@ -104,11 +104,13 @@ def ends_of(
     limits: Limits,
     delivered: Mapping[str, BucketId],
     trimmed: Mapping[str, BucketId],
+    forgotten: Mapping[str, BucketId],
     *,
     saved: bool,
 ) -> Iterator[Resident]:
     """Sources and sinks. `delivered` says through which number each sink has its output already, `trimmed`
-    through which number every live copy has taken a source's buckets.
+    through which number every live copy has taken a source's buckets, `forgotten` through which its log is
+    gone.
     """
     topology = places.topology
     for name in topology.sources:
@@ -121,6 +123,7 @@ def ends_of(
             stored=topology.consumers(copy.partition) if saved else (),
             backed=True,
             through=trimmed.get(name, NOTHING) if saved else NOTHING,
+            forgotten=forgotten.get(name, NOTHING),
         )
         yield Resident(copy, 0, Replica(copy, None, above))
     for name in topology.sinks:

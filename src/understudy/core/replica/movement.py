@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from understudy.core.bucket import BucketId
+from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
 from understudy.core.replica.events import (
     Ask,
@@ -85,7 +85,7 @@ class Lending:
         """The store wants the next snapshot, unless one is on its way there."""
         self.save_wanted = self.saving is None and not self.taking_to_save
 
-    def stands_still(self, handed: BucketId) -> list[CopyInstruction]:
+    def stands_still(self, handed: BucketId = NOTHING) -> list[CopyInstruction]:
         """The engine stands still with this much input: take the snapshot that is wanted, if one is."""
         # A backup that holds as much waits for more.
         served = {s: r for s, r in self.wanted.items() if r.holds is None or r.holds < handed}

@@ -36,8 +36,9 @@ class Producer:
         stored: Collection[Partition] = (),
         backed: bool = False,
         through: BucketId = NOTHING,
+        forgotten: BucketId = NOTHING,
     ) -> None:
-        """`stored` are the consumers whose state is saved; `backed` and `through` are those of an outlet."""
+        """`stored` are the consumers whose state is saved; the others are those of an outlet."""
         self.name = name
         self.outlets = {
             partition: Outlet(
@@ -48,6 +49,7 @@ class Producer:
                 stored=partition in stored,
                 backed=backed,
                 through=through,
+                forgotten=forgotten,
             )
             for partition, statuses in sorted(consumers.items())
         }

@@ -198,8 +198,9 @@ class Replica:
                 self._want_to_save()
                 done = []
             case Saved(version, floor):
+                done = self.lending.saved(version)
                 self._stored = floor
-                done = [*self.lending.saved(version), *self._below.held(STORE, floor)]
+                done += self._below.held(STORE, floor)
             case SaveFailed(version):
                 done = self.lending.saved(version)
             case LogRead():
@@ -266,7 +267,6 @@ class Replica:
     @property
     def worth_saving(self) -> bool:
         """Whether this copy is the one to save, and has more than the oldest snapshot that the store keeps.
-
         So a copy at rest saves its state until all that are kept are equal, and its producers let go of the
         rest.
         """
@@ -279,7 +279,8 @@ class Replica:
 
     def _go_on(self) -> list[CopyInstruction]:
         done: list[CopyInstruction] = []
-        if self.save_bytes_max and self._below.handed_bytes - self._saved_at_bytes > self.save_bytes_max:
+        handed_bytes = self.below.handed_bytes if self.below is not None else 0
+        if 0 < self.save_bytes_max < handed_bytes - self._saved_at_bytes:
             self._want_to_save()
         if self.begun and self.below is not None and not self.below.busy and not self.lending.paused:
             done += self.lending.stands_still(self.below.handed)

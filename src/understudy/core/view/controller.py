@@ -23,7 +23,7 @@ spared: it is the last holder.
 *Saved state.* With `saved` the store holds the state of every partition, so none is ever lost: a copy that
 begins again from there has, or will compute, all that it needs (docs/durability.md). Then a copy whose
 process is gone need not be waited for, and `grace_ms` is 0. If such a copy finds that its producers do not
-keep what it lacks (`CopyLacks`), these go back to their saved state, too: any two saved states fit together.
+keep what it lacks (`CopyLacks`), they go back to their saved states together: any two saved states fit.
 
 *Backups.* With `passive` one copy of each partition works, and the others hold its snapshots: they are
 BACKUP. A standby becomes a BACKUP when it holds one. When the ACTIVE copy dies, the first BACKUP becomes
@@ -265,12 +265,14 @@ class Controller(Machine[ControllerEvent, Decision]):
         return [self._publish({copy.partition: self._with(copy, replace(seat, status=status))})]
 
     def _go_back(self, copy: Copy, epoch: int, producer: Partition) -> list[Decision]:
-        """A copy lacks what no copy of its producer keeps: both go back to their saved states."""
+        """A copy lacks what no copy of its producer keeps: both go back to their saved states. A source's log
+        has what every snapshot in the store lacks, so there the copy goes back alone.
+        """
         seat = self._seat_of(copy, epoch)
-        if seat is None or not self.saved or producer not in self._current.partitions:
+        if seat is None or not self.saved or copy.partition == producer:
             return []
-        producers = [Copy(producer, replica) for replica in range(self.replicas)]
-        alive = [each for each in producers if self._current.seat(each).alive]
+        seats = self._current.partitions[producer].seats if producer in self._current.partitions else ()
+        alive = [Copy(producer, replica) for replica, each in enumerate(seats) if each.alive]
         return self._bury([copy, *alive], f"was given up, since {copy} lacks output of {producer}")
 
     def _bury(
