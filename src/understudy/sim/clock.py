@@ -48,11 +48,16 @@ def asks(timer: Choice) -> bool:
 
 
 def saves(world: World, timer: Choice) -> bool:
-    """Whether a copy would save its state if this timer fired."""
+    """Whether a copy would save its state, or ship it to a backup, if this timer fired."""
     match timer:
-        case "timer", str(name), ("save", Copy() as copy, int(epoch)), _:
+        case "timer", str(name), (("save" | "ship") as what, Copy() as copy, int(epoch)), _:
             resident = world.processes[name].host.residents.get(copy)
-            return resident is not None and resident.epoch == epoch and resident.machine.worth_saving
+            if resident is None or resident.epoch != epoch:
+                return False
+            machine = resident.machine
+            if what == "save":
+                return machine.worth_saving
+            return bool(machine.lending.wanted) and not machine.lending.ship_due
     return False
 
 
