@@ -63,6 +63,7 @@ class Reader:
     def read(self, _bytes_max: int) -> list[SealedBucket]:
         assert self._around.may_read.wait(WAIT_S)
         if self._after < self._around.forgotten.get(self._source, NOTHING):
+            self._around.refused += 1
             raise us.EnvironmentFailed(f"what follows {self._after} is forgotten")
         rest = [b for b in self._around.log if b.source == self._source and b.number > self._after]
         self._after = rest[1].number if len(rest) > 1 else rest[0].number if rest else self._after
@@ -83,6 +84,7 @@ class Around:
         #: The log is read again as far as the test lets it.
         self.may_read = threading.Event()
         self.may_read.set()
+        self.refused = 0
         self.failures: list[BaseException] = []
         self.rooms: dict[str, bool] = {}
         self.reports: list[Report] = []
