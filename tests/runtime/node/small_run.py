@@ -18,6 +18,7 @@ import understudy as us
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
+from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.events import (
     ControllerEvent,
     Declined,
@@ -44,7 +45,7 @@ from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.endpoint import Endpoint
 
-WAIT_S = 60.0
+WAIT_S = 20.0
 
 
 def flow_into(folder: Path) -> Flow:
@@ -253,12 +254,17 @@ class Run:
 
     def decide(self, event: ControllerEvent) -> None:
         with self._deciding:
+            due = []
             for done in self._controller.handle(event):
+                if isinstance(done, SetTimer) and not done.delay_ms:
+                    due.append(TimerFired(done.key))
                 if isinstance(done, Declined):
                     self.declined.append(done.why)
                 if isinstance(done, Publish):
                     for process in (self.gateway, *self.nodes.values()):
                         process.on_view(done.view)
+            for timer in due:
+                self.decide(timer)
 
     def add(self, name: str) -> Node:
         node = self.nodes[name] = Node(name, self)

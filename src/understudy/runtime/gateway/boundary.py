@@ -33,6 +33,7 @@ from understudy.runtime.gateway.rereading import Rereading
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.rereading import LogReader
+from understudy.runtime.mesh import SAVE, STATS
 from understudy.runtime.partitioning import host_for
 from understudy.runtime.payload import encode
 from understudy.runtime.recording import RunRecorder
@@ -185,7 +186,7 @@ class Boundary(Hosting):
 
         def tell() -> None:
             for node in sorted(self.host.needed):
-                self.mesh.tell(node, Frame({"kind": "save"}))
+                self.mesh.tell(node, Frame({"kind": SAVE}))
 
         self._actor.post(tell)
 
@@ -341,7 +342,8 @@ class Boundary(Hosting):
         self._senders = senders
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
-        self._around.stats(node, frame.head)
+        if frame.kind == STATS:
+            self._around.stats(node, frame.head)
 
     def _suspects(self, report: Report) -> None:
         reported = self._around.report(report)
