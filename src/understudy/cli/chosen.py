@@ -53,7 +53,8 @@ def _going_on(arguments: Namespace, flow: Flow, former: RunSettings) -> RunSetti
             "Name that flow's file, or another folder."
         )
     policy = _policy(arguments, former.policy)
-    if has_begun(former):
+    begun = has_begun(former)
+    if begun:
         _require_fitting(arguments, policy, former)
     again = replace(
         former,
@@ -70,7 +71,7 @@ def _going_on(arguments: Namespace, flow: Flow, former: RunSettings) -> RunSetti
     again = replace(again, nodes=nodes, standby=standby)
     if arguments.partitions is not None:
         again = replace(again, partitions=_partitions(arguments, policy))
-    elif policy.partitioned:
+    elif policy.partitioned and begun:
         # As many as there were, also on another number of nodes: their states are cut that way.
         again = replace(again, partitions=former.partition_count)
     return _saving(arguments, again)
