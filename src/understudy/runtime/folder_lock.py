@@ -54,8 +54,8 @@ class FolderLock:
             raise self._in_use from problem
         self._file = file
         with suppress(OSError):  # On a full disk the folder is held all the same.
-            os.ftruncate(file, 0)
-            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+            # As wide as any, so that nothing of a longer number before stays behind it.
+            os.pwrite(file, f"{os.getpid():<20}\n".encode(), 0)
 
     def holder(self) -> int | None:
         """The process that holds the folder now; None if none does, or if it could not leave its number."""

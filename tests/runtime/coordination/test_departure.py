@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Cluster
 
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.going_on import await_departure, next_generation
@@ -19,18 +19,18 @@ WAIT_S = 30.0
 
 
 @pytest.fixture
-def former(cluster: Cluster, tmp_path: Path) -> RunSettings:
+def former(cluster: Any, tmp_path: Path) -> RunSettings:
     return RunSettings(cluster.run, "flow.py", str(tmp_path), cluster.server.address)
 
 
-def test_members_that_live_elsewhere_are_named(cluster: Cluster, former: RunSettings) -> None:
+def test_members_that_live_elsewhere_are_named(cluster: Any, former: RunSettings) -> None:
     cluster.process("node-1.1")
     cluster.process("node-2.3")
     with pytest.raises(UserError, match=r"is still running elsewhere: node-1\.1, node-2\.3\. Stop these"):
         await_departure(former, wait_s=0.3)
 
 
-def test_members_that_are_about_to_leave_are_waited_for(cluster: Cluster, former: RunSettings) -> None:
+def test_members_that_are_about_to_leave_are_waited_for(cluster: Any, former: RunSettings) -> None:
     """ZooKeeper notices the end of one that was killed only after a while."""
     process = cluster.process("node-1.1")
     threading.Timer(0.5, process.kill).start()
@@ -38,12 +38,12 @@ def test_members_that_are_about_to_leave_are_waited_for(cluster: Cluster, former
     assert process.wait(WAIT_S) != 0
 
 
-def test_a_run_that_nobody_is_a_member_of_goes_on_at_once(cluster: Cluster, former: RunSettings) -> None:
+def test_a_run_that_nobody_is_a_member_of_goes_on_at_once(cluster: Any, former: RunSettings) -> None:
     await_departure(former, wait_s=0.0)
 
 
 def test_members_of_another_generation_and_of_other_runs_are_not_in_the_way(
-    cluster: Cluster, former: RunSettings
+    cluster: Any, former: RunSettings
 ) -> None:
     cluster.process("node-1.1")
     await_departure(next_generation(former), wait_s=0.0)
