@@ -81,8 +81,11 @@ def test_a_run_that_is_not_running_is_not_stopped_and_no_stranger_is_signalled(
     launcher.kill()
     launcher.wait()
     # Its number is still in the folder, and another process may have it by now.
-    (settings.path / "lock").write_text(f"{os.getpid()}\n")
-    assert main(["stop", settings.folder]) == 2
+    with subprocess.Popen(["sleep", "1000"]) as stranger:
+        (settings.path / "lock").write_text(f"{stranger.pid}\n")
+        code, alive = main(["stop", settings.folder]), stranger.poll() is None
+        stranger.kill()
+    assert (code, alive) == (2, True)
     assert f"Run run in {settings.folder} is not running on this machine." in capsys.readouterr().err
 
 
