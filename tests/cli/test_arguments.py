@@ -17,7 +17,7 @@ from understudy.core.shape.partition import Partition
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.settings import RunSettings
 
-COMMANDS = ["setup", "run", "demo", "status", "kill", "move", "drain", "check", "simulate", "explain"]
+COMMANDS = ["setup", "run", "stop", "demo", "status", "kill", "move", "drain", "check", "simulate", "explain"]
 
 
 @pytest.fixture
@@ -57,6 +57,8 @@ def test_every_command_has_help_with_an_example_that_parses(
         (["run", "f.py", "--port", "70000"], "must be from 0 to 65535"),
         (["run", "f.py", "--zookeeper", "localhost"], "'localhost' is not HOST:PORT"),
         (["run", "f.py", "--seconds", "-1"], "must be a number above 0"),
+        (["run", "f.py", "--snapshot-every", "0.01"], "must be 0, or a number of seconds from 0.1 on"),
+        (["run", "f.py", "--snapshot-every", "soon"], "must be 0, or a number of seconds from 0.1 on"),
         (["kill", "node-1", "--signal", "HUG"], "HUG"),
         (["run", "f.py", "--partitions", "0"], "must be at least 1"),
         (["move", "sessions/0"], "NODE"),
@@ -255,18 +257,9 @@ def test_a_run_does_not_begin_without_the_files_that_it_reads(
     assert not Path("runs").exists()
 
 
-def test_a_run_does_not_begin_in_the_folder_of_another(
-    good_flow: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("old").mkdir()
-    Path("old", "run.json").write_text("{}")
-    assert main(["run", str(good_flow), "--folder", "old"]) == 2
-    assert "holds a run already" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "arguments",
-    [["status"], ["kill", "node-1"], ["move", "sessions/0", "node-1"], ["drain", "node-1"]],
+    [["status"], ["stop"], ["kill", "node-1"], ["move", "sessions/0", "node-1"], ["drain", "node-1"]],
 )
 def test_without_any_run_a_command_that_needs_one_says_so(
     arguments: list[str], here: Path, capsys: pytest.CaptureFixture[str]
@@ -275,7 +268,7 @@ def test_without_any_run_a_command_that_needs_one_says_so(
     assert "There is no run under ./runs" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["kill", "node-1"], ["status"], ["drain", "node-1"]])
+@pytest.mark.parametrize("command", [["kill", "node-1"], ["status"], ["stop"], ["drain", "node-1"]])
 def test_a_copy_of_a_runs_folder_does_not_lead_to_the_original(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

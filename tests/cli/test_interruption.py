@@ -59,6 +59,53 @@ def test_work_is_abandoned_when_the_user_asks_to_end() -> None:
     never.set()
 
 
+def test_asking_again_counts_from_the_moment_that_more_time_was_granted() -> None:
+    with Interruption() as interruption:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.wait(5)
+        interruption.grant(1)
+        assert not interruption.asked_again, "those were the ones that ended the run"
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.asked_again
+        assert interruption.exit_code == 130
+
+
+def test_the_first_ctrl_c_of_a_command_that_ends_by_itself_is_another_one() -> None:
+    with Interruption() as interruption:
+        interruption.grant(1)
+        assert not interruption.asked_again
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.asked_again
+
+
+GRANTED = """
+import time
+from understudy.cli.interruption import Interruption
+
+with Interruption(end_timeout_s=0.5) as interruption:
+    print("ready", flush=True)
+    interruption.wait(1000)
+    interruption.grant(3)
+    time.sleep(2)
+    print("saved", flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_a_command_that_was_granted_more_time_has_it_and_is_ended_then() -> None:
+    command = subprocess.Popen([sys.executable, "-c", GRANTED], stdout=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    try:
+        assert command.stdout.readline() == "ready\n"
+        command.send_signal(signal.SIGINT)
+        assert command.stdout.readline() == "saved\n"
+        assert command.wait(20) == 130
+    finally:
+        command.kill()
+        command.communicate()
+
+
 SLOW = """
 import subprocess, sys, time
 from understudy.cli.interruption import Interruption

@@ -112,7 +112,8 @@ def test_a_gateway_that_is_away_is_said_to_be_and_ages_what_it_last_said(
     run: Any = SimpleNamespace(children={}, setbacks={})
     connected: Any = SimpleNamespace(session=SimpleNamespace(connected=True))
     shown = run_command._Shown(run, view, connected)
-    first, later = {"at_us": 1, "epoch": 1}, {"at_us": 2, "epoch": 1}
+    nothing: dict[str, Any] = {"epoch": 1, "nodes": {}, "down": [], "restored": {}}
+    first, later = {"at_us": 1, **nothing}, {"at_us": 2, **nothing}
     for clock.now_s, answer in ((0.0, first), (2.0, None), (4.0, None), (9.0, None), (10.0, later)):
         shown.update(answer)
     assert ages == [0.0, 0.0, 4.0, 9.0, 0.0]

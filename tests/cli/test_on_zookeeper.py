@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
 from process_kit import runs
+from understudy.cli import run as run_command
 from understudy.cli.main import main
 from understudy.core.shape.partition import Partition
 from understudy.core.view.view import Seat, Seats, Status, View
@@ -22,7 +24,8 @@ from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.folder_lock import lock_of_run
 from understudy.runtime.gateway.process import FACT
-from understudy.runtime.process import failure_file, finished_file
+from understudy.runtime.going_on import await_departure
+from understudy.runtime.process import begun_file, failure_file, finished_file, ready_file
 from understudy.runtime.settings import RunSettings
 
 pytestmark = pytest.mark.cluster
@@ -215,3 +218,25 @@ def test_a_name_that_zookeeper_knows_is_refused(
     assert main(["run", str(tmp_path / "flow.py"), *arguments]) == 2
     assert f"knows a run named {settings.run!r} already" in capsys.readouterr().err
     assert not folder.exists()
+
+
+def test_a_run_whose_processes_still_live_elsewhere_does_not_go_on(
+    settings: RunSettings,
+    coordination: Coordination,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "flow.py").write_text(FLOW)
+    replace(settings, flow="copy").save()
+    begun_file(settings.path).touch()
+    ready_file(settings.path, "node-1").parent.mkdir()
+    ready_file(settings.path, "node-1").touch()
+    monkeypatch.setattr(run_command, "await_departure", partial(await_departure, wait_s=0.3))
+    for name in ("node-1.1", "node-2.1"):
+        coordination.join("node", name, {"pid": 2**30, "node": name, "flight": "nowhere"})
+    assert main(["run", str(tmp_path / "flow.py"), "--folder", settings.folder]) == 2
+    err = capsys.readouterr().err
+    assert f"The run in {settings.folder} is still running elsewhere: node-1.1, node-2.1." in err
+    assert ready_file(settings.path, "node-1").exists()
+    assert RunSettings.load(settings.folder).generation == 1

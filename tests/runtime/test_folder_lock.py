@@ -49,11 +49,27 @@ def test_a_folder_is_held_by_one_and_free_afterwards(tmp_path: Path) -> None:
     first, second = lock_of_run(folder), lock_of_run(folder)
     first.take()
     first.take()
-    with pytest.raises(UserError, match=r"made/run is in use by another run\. Name another folder"):
+    said = r"made/run is in use by another run, .*still running\. Stop it with `understudy stop .*made/run`"
+    with pytest.raises(UserError, match=said):
         second.take()
     first.release()
     second.take()
     second.release()
+
+
+def test_a_lock_tells_which_process_holds_it_and_nothing_of_one_that_did(tmp_path: Path) -> None:
+    lock, other = lock_of_run(tmp_path), lock_of_run(tmp_path)
+    assert other.holder() is None
+    lock.take()
+    assert other.holder() == os.getpid()
+    (tmp_path / "lock").write_text("")
+    assert other.holder() is None, "it could not leave its number"
+    (tmp_path / "lock").write_text("123456789\n")
+    lock.release()
+    assert other.holder() is None, "what is left of a former holder may be the number of a stranger now"
+    lock.take()
+    assert other.holder() == os.getpid()
+    lock.release()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ class Gateway:
     def __init__(self, port: int = 0) -> None:
         self.run = "run"
         self.asked = 0
+        self.told: list[str] = []
         self.channels: list[Channel] = []
         self.endpoint = Endpoint(port=port)
         self.endpoint.handle("status", self._admit)
@@ -44,7 +45,11 @@ class Gateway:
             self.channels.append(channel)
             tell()
 
-        return Accepted(on_open=opened, on_frame=lambda _frame: tell(), on_closed=lambda _why: None)
+        def heard(frame: Frame) -> None:
+            self.told.append(frame.kind)
+            tell()
+
+        return Accepted(on_open=opened, on_frame=heard, on_closed=lambda _why: None)
 
     @property
     def sockets(self) -> int:
@@ -129,3 +134,30 @@ def test_the_port_of_another_run_is_recognised(gateway: Gateway, tmp_path: Path)
     gateway.run = "another"
     with pytest.raises(EnvironmentFailed, match="belongs to run 'another'"):
         status_of(settings_for(gateway, tmp_path))
+
+
+def test_a_gateway_that_is_told_something_answers_and_can_be_asked_afterwards(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    status = RunStatus(settings_for(gateway, tmp_path))
+    assert status.tell("save", WAIT_S)
+    assert gateway.told == ["save"]
+    assert status.ask(WAIT_S)["asked"] == 3
+    assert status.tell("save", WAIT_S)
+    assert gateway.told == ["save", "status", "status", "save"]
+    status.close()
+
+
+def test_the_gateway_of_another_run_is_told_nothing(gateway: Gateway, tmp_path: Path) -> None:
+    gateway.run = "another"
+    status = RunStatus(settings_for(gateway, tmp_path))
+    assert not status.tell("save", WAIT_S)
+    assert "save" not in gateway.told
+    status.close()
+
+
+def test_a_gateway_that_is_gone_is_told_nothing(gateway: Gateway, tmp_path: Path) -> None:
+    status = RunStatus(settings_for(gateway, tmp_path))
+    gateway.endpoint.end()
+    assert not status.tell("save", 1.0)
+    status.close()

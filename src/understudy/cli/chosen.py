@@ -14,14 +14,18 @@ from understudy.cli.policies import chosen_policy
 from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.policy import Policy
-from understudy.runtime.going_on import moved, require_able
-from understudy.runtime.settings import FILE, RunSettings
+from understudy.runtime.going_on import has_begun, require_able
+from understudy.runtime.settings import RunSettings
 
 
-def chosen_settings(arguments: Namespace, flow: Flow, folder: Path) -> RunSettings:
-    """What the options say of a new run, or of the run in this folder. Nothing is changed on disk."""
-    if (folder / FILE).exists():
-        return _going_on(arguments, flow, moved(RunSettings.load(folder), folder))
+def chosen_settings(
+    arguments: Namespace, flow: Flow, folder: Path, former: RunSettings | None = None
+) -> RunSettings:
+    """What the options say of a new run in this folder, or of its next generation. Nothing is changed on
+    disk.
+    """
+    if former is not None:
+        return _going_on(arguments, flow, former)
     policy = _policy(arguments, None)
     nodes, standby = _node_counts(arguments, policy)
     settings = RunSettings(
@@ -49,11 +53,9 @@ def _going_on(arguments: Namespace, flow: Flow, former: RunSettings) -> RunSetti
             "Name that flow's file, or another folder."
         )
     policy = _policy(arguments, former.policy)
-    if policy.unit != former.policy.unit or policy.isolated:
-        raise UserError(
-            f"{former.folder} holds a run with policy {former.policy.name!r}. Its state is not cut as policy "
-            f"{policy.name!r} cuts it, so it cannot go on with that. Leave --policy out, or start a new run."
-        )
+    begun = has_begun(former)
+    if begun:
+        _require_fitting(arguments, policy, former)
     again = replace(
         former,
         flow_path=str(Path(arguments.flow).resolve()),
@@ -69,15 +71,34 @@ def _going_on(arguments: Namespace, flow: Flow, former: RunSettings) -> RunSetti
     again = replace(again, nodes=nodes, standby=standby)
     if arguments.partitions is not None:
         again = replace(again, partitions=_partitions(arguments, policy))
-    elif policy.partitioned:
+    elif policy.partitioned and begun:
         # As many as there were, also on another number of nodes: their states are cut that way.
         again = replace(again, partitions=former.partition_count)
-    if arguments.store is not None and arguments.store != former.store:
+    return _saving(arguments, again)
+
+
+def _require_fitting(arguments: Namespace, policy: Policy, former: RunSettings) -> None:
+    """Refuse what the saved state could not take."""
+    if policy.unit != former.policy.unit or policy.isolated:
+        raise UserError(
+            f"{former.folder} holds a run with policy {former.policy.name!r}. Its state is not cut as policy "
+            f"{policy.name!r} cuts it, so it cannot go on with that. Leave --policy out, or start a new run."
+        )
+    if policy.partitioned and arguments.partitions not in (None, former.partition_count):
+        raise UserError(
+            f"The state of the run in {former.folder} is cut into {former.partition_count} partitions. Leave "
+            "--partitions out, or start a new run."
+        )
+    if arguments.store is not None and _absolute(arguments.store) != former.store_url:
         raise UserError(
             f"The state of the run in {former.folder} is saved in {former.store_url}. Leave --store out: a "
             "run goes on where its state is."
         )
-    return _saving(arguments, again)
+    if arguments.snapshot_every == 0:
+        raise UserError(
+            f"The run in {former.folder} goes on from its saved state, so it has to save its state as well. "
+            "Leave --snapshot-every 0 out, or start a new run."
+        )
 
 
 def _saving(arguments: Namespace, settings: RunSettings) -> RunSettings:
@@ -101,11 +122,12 @@ def _absolute(store: str) -> str:
 def _policy(arguments: Namespace, former: Policy | None) -> Policy:
     wanted = {"silence_ms": arguments.silence_ms, "ship_ms": arguments.ship_ms}
     given: dict[str, int] = {name: value for name, value in wanted.items() if value is not None}
-    if arguments.policy is None and former is not None:
-        if arguments.replicas is None:
-            return replace(former, **given)  # type: ignore[arg-type]
-        return chosen_policy(former.name, arguments.replicas, **{"silence_ms": former.silence_ms, **given})
-    return chosen_policy(arguments.policy or "pair", arguments.replicas, **given)
+    if former is None:
+        return chosen_policy(arguments.policy or "pair", arguments.replicas, **given)
+    name = arguments.policy or former.name
+    if name == former.name and arguments.replicas is None:
+        return replace(former, **given)  # type: ignore[arg-type]
+    return chosen_policy(name, arguments.replicas, **{"silence_ms": former.silence_ms, **given})
 
 
 def _node_counts(arguments: Namespace, policy: Policy, former: RunSettings | None = None) -> tuple[int, int]:

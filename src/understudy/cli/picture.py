@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from understudy.cli.stored import stored
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Seat, Status
 from understudy.runtime.seating import in_one_piece, place_of, seats_in, senders_in
@@ -68,6 +69,8 @@ class Figures:
     counted_anew: bool = False
     #: For how long the gateway has not answered: the figures are that old.
     age_s: float = 0.0
+    #: How safe the state is; nothing if none is saved.
+    stored: str = ""
 
     @property
     def buffered_mb(self) -> str:
@@ -88,7 +91,8 @@ class Figures:
             parts.append(f"last output {self.last_output_s:.1f} s ago")
         if self.late:
             parts.append(f"late {self.late}")
-        return "; ".join([*parts, f"buffered {self.buffered_mb}"]) + self.remarks
+        parts.append(f"buffered {self.buffered_mb}")
+        return "; ".join([*parts, self.stored] if self.stored else parts) + self.remarks
 
     @property
     def remarks(self) -> str:
@@ -241,6 +245,7 @@ def figures(before: Mapping[str, Any], now: Mapping[str, Any], age_s: float = 0.
         held_back=tuple(now.get("waiting_for_room", ())),
         counted_anew=now.get("began_again", False),
         age_s=age_s,
+        stored=stored(now),
     )
 
 

@@ -7,6 +7,7 @@ processes when the work is done, when it is asked to, or when the flow is lost.
 
 from __future__ import annotations
 
+import shutil
 import time
 from argparse import Namespace
 from typing import Any
@@ -25,15 +26,15 @@ from understudy.cli.picture import figures, node_lines
 from understudy.cli.policies import titled
 from understudy.cli.saved import SavedNews, goes_on_from, open_store, save_last
 from understudy.cli.view import RunView, view_for
-from understudy.flow.errors import UserError
+from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import require_free_port
 from understudy.runtime.fit import go_on_with
-from understudy.runtime.folder_lock import lock_of_run
+from understudy.runtime.folder_lock import FolderLock, lock_of_run
 from understudy.runtime.gateway.process import FACT
-from understudy.runtime.going_on import next_generation
+from understudy.runtime.going_on import await_departure, drop_marks, has_begun, moved, next_generation
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process import leave_failure
 from understudy.runtime.process_tree import end_descendants
@@ -48,16 +49,30 @@ _AWAY_S = 3.0
 
 def execute(arguments: Namespace) -> int:
     flow = load(arguments.flow)
-    settings = chosen_settings(arguments, flow, folder_for_run(arguments.folder, flow.name))
-    goes_on = (settings.path / FILE).exists()
-    if not goes_on:
+    folder = folder_for_run(arguments.folder, flow.name)
+    lock = lock_of_run(folder)
+    try:
+        former: RunSettings | None = None
+        if (folder / FILE).exists():
+            # First of all: what a run that still runs would refuse does not matter then.
+            lock.take()
+            former = moved(RunSettings.load(folder), folder)
+        return _executed(arguments, flow, chosen_settings(arguments, flow, folder, former), former, lock)
+    finally:
+        lock.release()
+
+
+def _executed(
+    arguments: Namespace, flow: Flow, settings: RunSettings, former: RunSettings | None, lock: FolderLock
+) -> int:
+    if former is None or not has_begun(former):
         require_empty_outputs(flow)
     require_inputs(flow)
     title = f"{flow.name}, policy {titled(settings.policy.name, settings.policy.replicas)}"
     with Interruption() as interruption, view_for(title, plain=arguments.plain) as view:
         view.say(f"run folder {settings.folder}")
         try:
-            with interruption.unless(lambda: _local_run(flow, settings, goes_on, view)) as run:
+            with interruption.unless(lambda: _local_run(flow, settings, former, lock, view)) as run:
                 code = _looked_after(run, view, interruption, arguments.seconds)
                 if settings.saves and not run.finished:
                     save_last(run, view, interruption)
@@ -70,27 +85,61 @@ def execute(arguments: Namespace) -> int:
     return code
 
 
-def _local_run(flow: Flow, settings: RunSettings, goes_on: bool, view: RunView) -> LocalRun:
+def _local_run(
+    flow: Flow, settings: RunSettings, former: RunSettings | None, lock: FolderLock, view: RunView
+) -> LocalRun:
     """The run, not started yet but for a ZooKeeper of its own."""
+    settings = _prepared(flow, settings, former, lock, view)
+    nodes, standby = settings.nodes, settings.standby
+    if settings.zookeeper:
+        return LocalRun(settings, nodes=nodes, standby=standby, respawn=True, lock=lock)
+    view.say("starting ZooKeeper")
+    return LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby, respawn=True, lock=lock)
+
+
+def _prepared(
+    flow: Flow, settings: RunSettings, former: RunSettings | None, lock: FolderLock, view: RunView
+) -> RunSettings:
+    """The settings to start with, and the folder for them, held by the lock.
+
+    What speaks against the run is said before anything is changed: a new run leaves no folder behind then,
+    and one that was to go on is as it was.
+    """
+    require_free_port("The gateway", settings.host, settings.gateway_port)
+    again = settings if former is None else next_generation(settings)
+    if former is not None and former.zookeeper and not former.own_zookeeper:
+        _require_departed(former, settings.zookeeper, view)
+    if settings.zookeeper:
+        with Coordination(again.zookeeper, again.coordinates) as coordination:
+            _require_new_name(coordination)
+    is_new = not settings.path.exists()
     make(settings.path)
-    lock = lock_of_run(settings.path)
     lock.take()
     try:
-        require_free_port("The gateway", settings.host, settings.gateway_port)
         store = open_store(settings)
-        if goes_on:
-            view.say(goes_on_from(settings, store))
-            for sentence in go_on_with(flow, RunSettings.load(settings.path), settings):
+        if former is not None:
+            view.say(goes_on_from(store))
+            for sentence in go_on_with(flow, former, settings):
                 view.say(sentence)
-            settings = next_generation(settings)
-        nodes, standby = settings.nodes, settings.standby
-        if settings.zookeeper:
-            return LocalRun(settings, nodes=nodes, standby=standby, respawn=True, lock=lock)
-        view.say("starting ZooKeeper")
-        return LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby, respawn=True, lock=lock)
     except BaseException:
-        lock.release()
+        if is_new:
+            shutil.rmtree(settings.path, ignore_errors=True)
         raise
+    if former is not None:
+        drop_marks(former)
+    return again
+
+
+def _require_departed(former: RunSettings, zookeeper: str, view: RunView) -> None:
+    try:
+        await_departure(former)
+    except EnvironmentFailed:
+        if former.zookeeper == zookeeper:
+            raise
+        view.say(
+            f"the ZooKeeper before, at {former.zookeeper}, does not answer: if processes of this run still "
+            "live on other machines, stop them"
+        )
 
 
 def _looked_after(run: LocalRun, view: RunView, interruption: Interruption, seconds: float | None) -> int:
@@ -98,7 +147,6 @@ def _looked_after(run: LocalRun, view: RunView, interruption: Interruption, seco
     # Connected first: a ZooKeeper that does not answer is reported before anything else starts.
     address, name = run.settings.zookeeper, run.settings.coordinates
     with interruption.unless(lambda: Coordination(address, name)) as coordination:
-        _require_new_name(coordination)
         log_into(run.settings)
         run.start()
         view.say(f"starting the gateway and Spark on {', '.join(run.node_names)}")

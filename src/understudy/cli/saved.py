@@ -10,6 +10,7 @@ from typing import Any
 
 from understudy.cli.interruption import Interruption
 from understudy.cli.picture import plural, span
+from understudy.cli.stored import copies_in, is_saved, savers_in
 from understudy.cli.view import RunView
 from understudy.runtime.local import LocalRun
 from understudy.runtime.saving.store import SnapshotStore
@@ -29,7 +30,7 @@ def open_store(settings: RunSettings) -> SnapshotStore | None:
     return store
 
 
-def goes_on_from(settings: RunSettings, store: SnapshotStore | None) -> str:
+def goes_on_from(store: SnapshotStore | None) -> str:
     """Where a run goes on from, in a sentence."""
     newest = [] if store is None else [store.listed(p)[:1] for p in store.partitions()]
     found = [each[0] for each in newest if each]
@@ -62,13 +63,8 @@ def save_last(run: LocalRun, view: RunView, interruption: Interruption) -> None:
 
 def _unsaved(status: dict[str, Any]) -> list[str]:
     """The partitions of which more was taken in than is saved, or that no node tells of."""
-    saved: dict[str, bool] = {copy.rpartition(":")[0]: False for copy in status["seats"]}
-    for facts in status["nodes"].values():
-        for copy, stats in facts.get("copies", {}).items():
-            if "saved_through" in stats:
-                done = stats["saved_through"] == stats["handed_through"] and not stats["queued_buckets"]
-                saved[copy.rpartition(":")[0]] = done
-    return [partition for partition, done in saved.items() if not done]
+    saved = [p for p, stats in savers_in(status).items() if is_saved(stats) and not stats["queued_buckets"]]
+    return sorted({copy.rpartition(":")[0] for copy in status["seats"]} - set(saved))
 
 
 class SavedNews:
@@ -78,17 +74,16 @@ class SavedNews:
         self._view = view
         self._down: dict[str, float] = {}
         self._restored: dict[str, int] = {}
-        self._troubles: dict[str, str] = {}
+        #: What is wrong with the store, by partition: its state is not "saved", or not "restored".
+        self._missing: dict[str, str] = {}
         self._passed_over: set[str] = set()
 
     def note(self, status: dict[str, Any]) -> None:
         begun: set[str] = set()
-        for facts in status["nodes"].values():
-            for copy, stats in facts.get("copies", {}).items():
-                partition = copy.rpartition(":")[0]
-                if stats.get("begun") and stats.get("groups"):
-                    begun.add(partition)
-                self._note_saving(partition, stats)
+        for partition, stats in copies_in(status):
+            if stats.get("begun") and stats.get("groups"):
+                begun.add(partition)
+            self._note_saving(partition, stats)
         for partition in {*status["down"], *self._news(status)}:
             if partition not in self._down:
                 self._down[partition] = time.monotonic()
@@ -109,11 +104,15 @@ class SavedNews:
                 self._view.say(sentence)
         if "saved_through" not in stats:
             return
-        trouble, before = stats["saving_trouble"], self._troubles.get(partition, "")
-        since = stats["not_saved_since_s"]
-        if trouble and not before:
-            when = f" since {datetime.fromtimestamp(since):%H:%M:%S}" if since else ""
-            self._view.say(f"the state of {partition} is not saved{when}: {trouble}")
-        elif before and not trouble:
+        trouble, since = stats["saving_trouble"], stats["not_saved_since_s"]
+        missing = "" if not trouble else "restored" if since is None else "saved"
+        before, self._missing[partition] = self._missing.get(partition, ""), missing
+        if missing == before:
+            return
+        if missing == "saved":
+            when = f"{datetime.fromtimestamp(since):%H:%M:%S}"
+            self._view.say(f"the state of {partition} is not saved since {when}: {trouble}")
+        elif missing == "restored":
+            self._view.say(trouble)
+        elif before == "saved":
             self._view.say(f"the state of {partition} is saved again")
-        self._troubles[partition] = trouble

@@ -1,7 +1,6 @@
 """`understudy stop`: end a run in good order, from anywhere on its machine.
 
-The process that started the run does it, as on Ctrl-C. Its number is in the run's folder, and the folder's
-lock shows whether it lives.
+The process that started the run does it, as on Ctrl-C. It holds the folder's lock, which tells its number.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from understudy.cli.folders import run_in
 from understudy.cli.saved import LAST_SAVE_S
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.folder_lock import lock_of_run
-from understudy.runtime.local import launcher_pid
 
 #: Beside the last snapshots: every process ends within a few seconds.
 _END_S = 20.0
@@ -26,12 +24,12 @@ _POLL_S = 0.1
 def execute(arguments: Namespace) -> int:
     settings = run_in(arguments.folder)
     lock = lock_of_run(settings.path)
-    pid = launcher_pid(settings.path)
-    if not lock.is_held() or pid is None:
+    launcher = lock.holder()
+    if launcher is None:
         raise UserError(f"Run {settings.run} in {settings.folder} is not running on this machine.")
     print(f"stopping run {settings.run}", flush=True)
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
+        os.kill(launcher, signal.SIGTERM)
     deadline = time.monotonic() + LAST_SAVE_S + _END_S
     while lock.is_held():
         if time.monotonic() > deadline:

@@ -131,6 +131,7 @@ def _figure_lines(figures: Figures) -> list[str]:
         f"out {_rows(figures.rows_out, figures.rows_out_per_s)}    last output {last:>10}",
         f"buffered {plural(figures.buffered_buckets, 'bucket')}, {figures.buffered_mb}; "
         f"late {plural(figures.late, 'row')}{figures.remarks}",
+        *([f"state {figures.stored}"] if figures.stored else []),
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed, UserError
@@ -52,6 +53,18 @@ class FolderLock:
             os.close(file)
             raise self._in_use from problem
         self._file = file
+        with suppress(OSError):  # On a full disk the folder is held all the same.
+            # As wide as any, so that nothing of a longer number before stays behind it.
+            os.pwrite(file, f"{os.getpid():<20}\n".encode(), 0)
+
+    def holder(self) -> int | None:
+        """The process that holds the folder now; None if none does, or if it could not leave its number."""
+        if not self.is_held():
+            return None
+        try:
+            return int((self._folder / self._name).read_text())
+        except (OSError, ValueError):
+            return None
 
     def is_held(self) -> bool:
         """Whether a process holds the folder now, this one or another."""
@@ -76,7 +89,8 @@ class FolderLock:
 def lock_of_run(folder: Path) -> FolderLock:
     """For the process that starts the others: one run at a time in a folder."""
     in_use = UserError(
-        f"{folder} is in use by another run. Name another folder with --folder, or wait until it has ended."
+        f"{folder} is in use by another run, which is still running. Stop it with "
+        f"`understudy stop {folder}`, or name another folder with --folder."
     )
     return FolderLock(folder, "The run's folder", in_use)
 

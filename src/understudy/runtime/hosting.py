@@ -99,7 +99,7 @@ class Hosting(ABC):
         self.handle(ParcelFrom(node, serial, parcel, cause))
 
     def frame_arrived(self, node: str, frame: Frame) -> None:  # noqa: B027 - a hook
-        """A frame that is not of the protocol: how another process is doing."""
+        """A frame that is not of the protocol: one of `mesh.BESIDE`."""
 
     # --- ports -------------------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from understudy.engine.jvm import sweep
@@ -49,8 +48,6 @@ log = logging.getLogger(__name__)
 #: A little more than a process takes at most.
 STOP_TIMEOUT_S = END_TIMEOUT_S + 1.0
 ZOOKEEPER = "zookeeper"
-#: The file with the number of the process that started the others.
-LAUNCHER = "launcher"
 LAST_WORDS = "What its threads were at is in its .out.log."
 STATUS_TIMEOUT_S = 2.0
 #: With more nodes than this for each core, Java's optimising compiler costs more than it brings.
@@ -158,7 +155,6 @@ class LocalRun:
         self._output_locks = self._output_locks or locks_of_outputs(load(self.settings.flow_path))
         for lock in self._output_locks:
             lock.take()
-        (self.settings.path / LAUNCHER).write_text(f"{os.getpid()}\n")
         if not self.settings.gateway_port:
             # Chosen once, so that a gateway that is started again is found where it was.
             self.settings = replace(self.settings, gateway_port=_free_port(self.settings.host))
@@ -373,14 +369,6 @@ class LocalRun:
             raise EnvironmentFailed(f"{name} cannot be started: {problem}.") from problem
         with self._lock:
             self._children[name] = Child(name, command, process, pulse, incarnation, failures=failures)
-
-
-def launcher_pid(folder: Path) -> int | None:
-    """The process that started the run in this folder; None if that is not known."""
-    try:
-        return int((folder / LAUNCHER).read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def suited(settings: RunSettings, nodes: int) -> RunSettings:

@@ -34,6 +34,9 @@ from understudy.runtime.transport.wire import Frame
 
 log = logging.getLogger(__name__)
 
+#: Frames that are not of the protocol: how a node is doing; that it is to save its state now.
+STATS, SAVE = "stats", "save"
+BESIDE = (STATS, SAVE)
 PURPOSE = "peer"
 VIEWS_KEPT = 64
 KEPT_OUT = "it broke the protocol not long ago"
@@ -49,7 +52,7 @@ class MeshOwner(Protocol):
     def parcel_arrived(self, node: str, serial: int, parcel: Parcel, cause: int) -> None: ...
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
-        """A frame that is not of the protocol: how another process is doing."""
+        """A frame that is not of the protocol: one of `BESIDE`."""
 
 
 class RecentViews:
@@ -173,7 +176,7 @@ class Mesh:
     def _arrived(self, node: str, channel: Channel, serial: int, frame: Frame) -> None:
         if self._channels.get(node, {}).get(serial) is not channel or channel.closed:
             return
-        if frame.kind == "stats":
+        if frame.kind in BESIDE:
             self._owner.frame_arrived(node, frame)
             return
         try:

@@ -88,6 +88,11 @@ def seated_file(folder: Path) -> Path:
     return folder / "seated"
 
 
+def begun_file(folder: Path) -> Path:
+    """The mark that an earlier generation of this run had a view: there may be state since."""
+    return folder / "begun"
+
+
 def opened_file(folder: Path) -> Path:
     """The mark that a gateway of this run has come up: there is a log from here on."""
     return folder / "opened"

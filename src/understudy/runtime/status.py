@@ -68,10 +68,11 @@ class RunStatus:
         return answer
 
     def tell(self, what: str, timeout_s: float) -> bool:
-        """Tell the gateway something; whether it answered with its status."""
+        """Tell the run's gateway something; whether it answered with its status."""
         with self._lock:
             try:
-                self._asked(timeout_s)
+                if self._asked(timeout_s)["run"] != self._settings.run:
+                    return False
                 assert self._connection is not None
                 self._connection.ask(what)
                 return isinstance(self._connection.answers.get(timeout=timeout_s), dict)

@@ -5,178 +5,20 @@ The boundary is the real one, on its own actor. The nodes are played by the test
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
-import pyarrow as pa
 import pytest
+from boundary_kit import FAST, ROWS, SLOW, Gateway, gateway
 
-import understudy as us
 from understudy.core.bucket import NOTHING, Bucket, BucketId
-from understudy.core.edge.messages import Ack, Data, Message, Reverse
-from understudy.core.host.limits import Limits
-from understudy.core.host.parcels import Attach, Here, Parcel, ParcelFrom, PeerUp, Say, ViewSeen, Welcome
+from understudy.core.edge.messages import Ack, Data
+from understudy.core.host.parcels import Attach, Here, ParcelFrom, Say, Welcome
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.timers import TimerFired
-from understudy.core.view.events import Report
-from understudy.core.view.view import Seat, Seats, Status, View
-from understudy.flow.policy import policy_named
-from understudy.history.reading import records_of
 from understudy.history.records import ProducedRecord, SenderRecord, SuspectedRecord, ViewRecord
-from understudy.runtime.actor import Actor
 from understudy.runtime.gateway import boundary as module
-from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.payload import decode, encode
-from understudy.runtime.recording import RunRecorder
-from understudy.runtime.settings import RunSettings
-
-FAST, SLOW = Copy(Partition("fast")), Copy(Partition("slow"))
-Kind = TypeVar("Kind")
-ROWS = pa.table({"k": [1, 2, 3, 4], "v": [1, 1, 1, 1]})
-
-
-def flow_of_two() -> us.Flow:
-    """Two sources; one fragment reads the first, one reads both."""
-    flow = us.Flow("f", bucket="100 ms")
-    schema = "k bigint, v bigint, ts timestamp"
-    fast = flow.source("fast", us.Push(schema), time="ts")
-    slow = flow.source("slow", us.Push(schema), time="ts")
-
-    @flow.fragment(fast, time="ts", partition_by=["k"])
-    def one(fast: Any) -> Any:
-        return fast
-
-    @flow.fragment(fast, slow, time="ts")
-    def both(fast: Any, slow: Any) -> Any:
-        return fast
-
-    flow.sink(one, us.Console(), name="first")
-    flow.sink(both, us.Console(), name="second")
-    return flow
-
-
-class Around:
-    """What the boundary asks of its process, noted down."""
-
-    def __init__(self) -> None:
-        self.delivered: list[tuple[str, tuple[BucketId, ...]]] = []
-        self.trimmed: dict[str, BucketId] = {}
-        self.rooms: dict[str, bool] = {}
-        self.reports: list[Report] = []
-        self.sure = True
-
-    def deliver(self, sink: str, buckets: Sequence[Bucket]) -> None:
-        self.delivered.append((sink, tuple(bucket.number for bucket in buckets)))
-
-    def trim(self, source: str, through: BucketId) -> None:
-        self.trimmed[source] = through
-
-    def room(self, source: str, there_is: bool) -> None:
-        self.rooms[source] = there_is
-
-    def report(self, report: Report) -> bool:
-        self.reports.append(report)
-        return self.sure
-
-    def stats(self, node: str, facts: Mapping[str, Any]) -> None:
-        pass
-
-
-class Gateway:
-    """A boundary and one node, `n`, that the test plays."""
-
-    def __init__(
-        self,
-        folder: Path,
-        policy: str,
-        recovered: Sequence[SealedBucket] = (),
-        *,
-        seated: bool = True,
-        history: bool = False,
-        **limits: int,
-    ) -> None:
-        chosen = policy_named(policy)
-        settings = RunSettings(
-            "run",
-            "f.py",
-            str(folder),
-            "",
-            policy=chosen,
-            nodes=2,
-            history=history,
-            limits=Limits(**limits),
-        )
-        self.around = Around()
-        self.failures: list[BaseException] = []
-        self.sent: list[tuple[str, Parcel]] = []
-        self.actor = Actor("boundary", self.failures.append)
-        self.recorder = RunRecorder(settings, "f", "gateway")
-        self.history = settings.history_file("gateway")
-        self.boundary = Boundary(
-            settings,
-            self.actor,
-            self.around,
-            flow=flow_of_two(),
-            recorder=self.recorder,
-            recovered=recovered,
-            delivered={"first": NOTHING, "second": NOTHING},
-        )
-        self.boundary.mesh.send = self._send  # type: ignore[method-assign]
-        partitions = self.boundary.host.topology.partitions
-        nodes = ["n", "m"][: chosen.replicas]
-        seats = {p: Seats(1, tuple(Seat(node, 1, Status.ACTIVE) for node in nodes)) for p in partitions}
-        self.first_view = ViewSeen(View(1, seats))
-        if seated:
-            self.tell(self.first_view)
-
-    def _send(self, node: str, parcel: Parcel, _cause: int) -> None:
-        self.sent.append((node, parcel))
-
-    def tell(self, event: Any) -> None:
-        self.actor.ask(lambda: self.boundary.handle(event))
-
-    def settle(self) -> None:
-        self.actor.ask(lambda: None)
-
-    def connect(self, node: str = "n") -> None:
-        self.tell(PeerUp(node, 1))
-
-    def attach(self, consumer: Copy, source: Copy, through: BucketId = NOTHING, node: str = "n") -> None:
-        self.tell(ParcelFrom(node, 1, Attach(consumer, 1, source, 0, 7, through)))
-        self.say(consumer, source, Reverse(through), node)
-
-    def say(self, consumer: Copy, source: Copy, message: Message, node: str = "n") -> None:
-        self.tell(ParcelFrom(node, 1, Say(consumer, source, 7, message)))
-
-    def sealed(self, source: str, *numbers: BucketId, table: pa.Table | None = ROWS) -> None:
-        self.boundary.on_sealed([SealedBucket(source, number, table) for number in numbers])
-        self.settle()
-
-    def recorded(self, kind: type[Kind]) -> list[Kind]:
-        """What is on record, of this kind. Nothing is recorded afterwards."""
-        self.recorder.close()
-        return [record for record in records_of(self.history) if isinstance(record, kind)]
-
-    def data_for(self, consumer: Copy) -> list[Bucket]:
-        said = [p for _, p in self.sent if isinstance(p, Say) and p.to == consumer]
-        return [b for p in said if isinstance(p.message, Data) for b in p.message.buckets]
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[list[Gateway]]:
-    gateways: list[Gateway] = []
-    yield gateways
-    for gateway in gateways:
-        gateway.actor.end()
-        gateway.boundary.end()
-        assert gateway.failures == []
-
-
-def gateway(made: list[Gateway], tmp_path: Path, policy: str = "none", **options: Any) -> Gateway:
-    made.append(Gateway(tmp_path, policy, **options))
-    return made[-1]
 
 
 def test_a_bucket_for_unsplit_segments_is_encoded_once(

@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from understudy.runtime.ingest.buckets import end_bucket
 from understudy.runtime.partitioning import controller_for
 from understudy.runtime.process import Ending, finished_file, opened_file, ready_file
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.status import RunStatus
 
 pytestmark = pytest.mark.cluster
 
@@ -202,6 +204,20 @@ def test_a_finished_run_is_marked_before_its_writers_close_and_they_may_take_the
     life.await_end()
     assert (settings.path / "one.closed").exists()
     assert life.ending.asked, "the rest of the end waits for others and is bounded"
+
+
+def test_a_gateway_that_is_told_to_save_takes_no_more_rows_and_tells_every_node(
+    life: Life, settings: RunSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[str] = []
+    monkeypatch.setattr(life.gateway._boundary, "have_all_saved", lambda: saved.append("all"))
+    port = int(life.gateway._endpoint.address.rpartition(":")[2])
+    status = RunStatus(replace(settings, gateway_port=port))
+    assert status.ask(WAIT_S)["run"] == settings.run
+    assert (saved, life.gateway._intake.wait_room("rows", 0.0)) == ([], True)
+    assert status.tell("save", WAIT_S)
+    assert (saved, life.gateway._intake.wait_room("rows", 0.0)) == (["all"], False)
+    status.close()
 
 
 def test_a_run_that_is_asked_to_end_is_not_finished(life: Life, settings: RunSettings) -> None:

@@ -16,7 +16,7 @@ import understudy as us
 from disk_kit import DiskRecord
 from understudy.core.bucket import NOTHING
 from understudy.core.errors import BrokenInvariant
-from understudy.runtime.gateway.intake import Intake
+from understudy.runtime.gateway.intake import WAIT_S, Intake
 from understudy.runtime.ingest import stamper
 from understudy.runtime.ingest.buckets import end_bucket
 from understudy.runtime.ingest.rows import to_stream, to_table
@@ -57,6 +57,82 @@ def test_one_full_source_does_not_stop_another(gate: Gate) -> None:
     gate.intake.room("a", True)
     assert pushed.wait(PATIENCE_S)
     thread.join()
+
+
+def test_clients_of_an_intake_that_is_held_wait_and_go_on_with_the_next_one(tmp_path: Path) -> None:
+    """The run is about to be stopped: what is not acknowledged is pushed again when it goes on."""
+    first = Gate(make_flow(), tmp_path)
+    answered: list[bool] = []
+    with first.client() as client:
+        client.push("a", rows(1, 2))
+    first.intake.hold()
+
+    def wait(source: str) -> bool:
+        return first.intake.wait_room(source, 0.01)
+
+    assert first.intake.answer("me", push_of(3), wait) is None, "neither taken nor refused"
+    waiting = threading.Thread(target=lambda: answered.append(first.intake.wait_room("a", PATIENCE_S)))
+    waiting.start()
+    assert first.intake.rows_in == 2
+    first.end()
+    waiting.join(PATIENCE_S)
+    assert answered == [False], "it is over, and nobody waits for long"
+    second = Gate(make_flow(), tmp_path)
+    answer = second.intake.answer(
+        "me", push_of(3), lambda source: second.intake.wait_room(source, PATIENCE_S)
+    )
+    assert answer is not None
+    assert (answer.kind, answer.head["duplicate"]) == ("accepted", False)
+    assert second.next() == ("a", 2)
+    second.end()
+
+
+def test_a_client_of_an_intake_that_is_held_is_kept_waiting_and_not_refused(gate: Gate) -> None:
+    gate.intake.hold()
+    outcome: list[object] = []
+
+    def push() -> None:
+        with us.Client(gate.endpoint.address, timeout_s=2.0) as client:
+            try:
+                outcome.append(client.push("a", rows(1)))
+            except us.EnvironmentFailed as problem:
+                outcome.append(problem)
+
+    thread = threading.Thread(target=push)
+    thread.start()
+    thread.join(1.0)
+    assert (thread.is_alive(), outcome) == (True, []), "longer than a client that is not answered waits"
+    gate.intake.end()
+    gate.endpoint.end()
+    thread.join(PATIENCE_S)
+    assert gate.intake.rows_in == 0
+    assert not isinstance(outcome[0], us.UserError), outcome
+
+
+def test_a_reader_of_an_intake_that_is_held_reads_no_more_and_loses_nothing(tmp_path: Path) -> None:
+    flow = us.Flow("f", bucket="100 ms")
+    flow.source("a", us.Files(tmp_path / "in", "id int, ts timestamp", follow=True), time="ts")
+    (tmp_path / "in").mkdir()
+
+    def write(name: str, *buckets: int) -> None:
+        lines = [f'{{"id": {number}, "ts": "1970-01-01T00:00:{number / 10:04.1f}Z"}}\n' for number in buckets]
+        (tmp_path / "in" / name).write_text("".join(lines))
+
+    write("1.json", 1, 2)
+    first = Gate(flow, tmp_path / "run")
+    first.intake.start_readers()
+    assert first.next() == ("a", 1)
+    first.intake.hold()
+    # A reader that was just let through may still push what it has.
+    threading.Event().wait(3 * WAIT_S)
+    write("2.json", 3, 4)
+    threading.Event().wait(3 * WAIT_S)
+    assert first.intake.rows_in == 2
+    first.end()
+    second = Gate(flow, tmp_path / "run")
+    second.intake.start_readers()
+    assert [second.next() for _ in range(2)] == [("a", 2), ("a", 3)]
+    second.end()
 
 
 def test_a_restarted_intake_hands_back_what_is_not_trimmed(tmp_path: Path) -> None:

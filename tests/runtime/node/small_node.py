@@ -26,6 +26,7 @@ from understudy.history.reading import records_of
 from understudy.runtime.node.copy import CopyParts, HostedCopy
 from understudy.runtime.node.mover import PURPOSE, StateFetch, send_state
 from understudy.runtime.node.pace import Pace
+from understudy.runtime.node.saving import Saving
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -52,6 +53,8 @@ class Node:
         self.starting = threading.Lock()
         self.prepare: Callable[[SmallEngine], None] = lambda _engine: None
         self.endpoint = Endpoint(beat_s=0.05, silence_s=5)
+        #: Copies save their states there, if a test wants them to.
+        self.saving: Saving | None = None
 
     def post(self, event: object) -> None:
         self.host_events.put(event)
@@ -78,6 +81,7 @@ class Node:
             time_of={"rows": "ts"},
             pace=Pace(0, 0.1),
             on_failure=self.failures.append,
+            saving=self.saving,
         )
         made = HostedCopy(copy, EPOCH, self, self.recorder, parts)  # type: ignore[arg-type]
         self.copies.append(made)

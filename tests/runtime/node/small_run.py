@@ -15,9 +15,10 @@ from typing import Any
 from small_engine import SmallEngine, rows_at
 
 import understudy as us
-from understudy.core.bucket import Bucket, BucketId
+from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
+from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.events import (
     ControllerEvent,
     Declined,
@@ -28,6 +29,7 @@ from understudy.core.view.events import (
 )
 from understudy.core.view.view import Status, View
 from understudy.engine.segments import topology_of
+from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
 from understudy.flow.policy import Policy
 from understudy.history.judging import judge
@@ -37,12 +39,13 @@ from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.node.copies import Copies
+from understudy.runtime.node.saving import saving_for
 from understudy.runtime.partitioning import controller_for, host_for
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.endpoint import Endpoint
 
-WAIT_S = 60.0
+WAIT_S = 20.0
 
 
 def flow_into(folder: Path) -> Flow:
@@ -98,6 +101,7 @@ class Node:
             engines=self.engines,  # type: ignore[arg-type]
             folder=self.folder,
             recorder=self.recorder,
+            saving=saving_for(run.settings),
             address_of=run.addresses.get,
             tell=run.decide,
             on_failure=self.failures.append,
@@ -118,6 +122,37 @@ class Node:
         self.copies.close_engines()
 
 
+class SmallLog:
+    """What was sealed, in memory: a gateway that is started again, and readers, find it here."""
+
+    def __init__(self) -> None:
+        self.sealed: list[SealedBucket] = []
+        self.trimmed: BucketId = NOTHING
+        self.forgotten: BucketId = NOTHING
+
+    def forget(self, through: BucketId) -> None:
+        self.forgotten = max(self.forgotten, through)
+        self.sealed = [bucket for bucket in self.sealed if bucket.number > self.forgotten]
+
+
+class SmallReader:
+    """Gives the buckets of a small log again, two at a time."""
+
+    def __init__(self, log: SmallLog, after: BucketId) -> None:
+        self._log = log
+        self._after = after
+
+    def read(self, _bytes_max: int) -> list[SealedBucket]:
+        if self._after < self._log.forgotten:
+            raise EnvironmentFailed(f"what follows {self._after} is forgotten")
+        found = [bucket for bucket in self._log.sealed if bucket.number > self._after][:2]
+        self._after = found[-1].number if found else self._after
+        return found
+
+    def close(self) -> None:
+        pass
+
+
 class Gateway:
     """The gateway of the run: its boundary, its delivery, and what they ask for."""
 
@@ -136,8 +171,9 @@ class Gateway:
             self,
             flow=run.flow,
             recorder=self.recorder,
-            recovered=(),
+            recovered=[bucket for bucket in run.log.sealed if bucket.number > run.log.trimmed],
             delivered=positions,
+            trimmed={"rows": run.log.trimmed},
         )
         self.boundary.listen_on(self.endpoint)
         self.endpoint.ready()
@@ -153,7 +189,16 @@ class Gateway:
         self.boundary.on_delivered(sink, done.through)
 
     def trim(self, source: str, through: BucketId) -> None:
-        pass
+        self.run.log.trimmed = max(self.run.log.trimmed, through)
+
+    def forget(self, source: str, through: BucketId) -> None:
+        self.run.log.forget(through)
+
+    def reader(self, source: str, after: BucketId) -> SmallReader:
+        return SmallReader(self.run.log, after)
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
 
     def room(self, source: str, there_is: bool) -> None:
         pass
@@ -176,11 +221,21 @@ class Gateway:
 class Run:
     """`nodes` are wanted at the start and more may come later, by `add`."""
 
-    def __init__(self, folder: Path, policy: Policy, nodes: int, partitions: int = 0) -> None:
+    def __init__(
+        self, folder: Path, policy: Policy, nodes: int, partitions: int = 0, snapshot_every_ms: int = 0
+    ) -> None:
         self.settings = RunSettings(
-            "run", "flow.py", str(folder), "", policy=policy, nodes=nodes, partitions=partitions
+            "run",
+            "flow.py",
+            str(folder),
+            "",
+            policy=policy,
+            nodes=nodes,
+            partitions=partitions,
+            snapshot_every_ms=snapshot_every_ms,
         )
         self.flow = flow_into(folder)
+        self.log = SmallLog()
         self.addresses: dict[str, str] = {}
         self.nodes: dict[str, Node] = {}
         self.declined: list[str] = []
@@ -199,12 +254,17 @@ class Run:
 
     def decide(self, event: ControllerEvent) -> None:
         with self._deciding:
+            due = []
             for done in self._controller.handle(event):
+                if isinstance(done, SetTimer) and not done.delay_ms:
+                    due.append(TimerFired(done.key))
                 if isinstance(done, Declined):
                     self.declined.append(done.why)
                 if isinstance(done, Publish):
                     for process in (self.gateway, *self.nodes.values()):
                         process.on_view(done.view)
+            for timer in due:
+                self.decide(timer)
 
     def add(self, name: str) -> Node:
         node = self.nodes[name] = Node(name, self)
@@ -225,7 +285,9 @@ class Run:
         """A row for each of two keys in every bucket; every third one is empty."""
         for number in numbers:
             table = rows_at(number, 2 * number, 2 * number + 1) if number % 3 else None
-            self.gateway.boundary.on_sealed([SealedBucket("rows", number, table)])
+            bucket = SealedBucket("rows", number, table)
+            self.log.sealed.append(bucket)
+            self.gateway.boundary.on_sealed([bucket])
 
     def await_delivered(self, through: BucketId) -> None:
         def delivered() -> bool:

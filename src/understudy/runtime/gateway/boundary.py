@@ -33,6 +33,7 @@ from understudy.runtime.gateway.rereading import Rereading
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.rereading import LogReader
+from understudy.runtime.mesh import SAVE, STATS
 from understudy.runtime.partitioning import host_for
 from understudy.runtime.payload import encode
 from understudy.runtime.recording import RunRecorder
@@ -116,7 +117,7 @@ class Boundary(Hosting):
         # Nodes call the gateway, never the other way round: it needs no addresses.
         super().__init__(host, settings, actor, lambda _node: None, self._suspects)
         self._saves = settings.saves
-        self._rereading = Rereading(surroundings.reader, self._share, self._log_read, surroundings.fail)
+        self._rereading = Rereading(surroundings.reader, self._share, self._log_read, self._log_not_read)
         self._sources = {name: _Source() for name in flow.sources}
         self._groups: dict[str, BucketId] = {}
         self._senders: dict[Partition, int | None] = {}
@@ -185,7 +186,7 @@ class Boundary(Hosting):
 
         def tell() -> None:
             for node in sorted(self.host.needed):
-                self.mesh.tell(node, Frame({"kind": "save"}))
+                self.mesh.tell(node, Frame({"kind": SAVE}))
 
         self._actor.post(tell)
 
@@ -226,6 +227,20 @@ class Boundary(Hosting):
 
     def _log_read(self, source: str, event: LogRead) -> None:
         self.inside(Copy(Partition(source)), 0, event)
+
+    def _log_not_read(self, source: str, consumer: Copy, after: BucketId, error: BaseException) -> None:
+        """Fail, unless that copy has left meanwhile: then the log may have let go of what it was to get."""
+
+        def judge() -> None:
+            producer = self._producer(source)
+            outlet = None if producer is None else producer.outlets.get(consumer.partition)
+            refill = None if outlet is None else outlet.refills.get(consumer.replica)
+            if refill is not None and refill.asked and refill.after == after:
+                self._around.fail(error)
+            else:
+                log.info("the log is not read again for %s, which has left: %s", consumer, error)
+
+        self._actor.post(judge)
 
     def _sealed(self, dealt: list[tuple[str, Dealt]]) -> None:
         for source, each in dealt:
@@ -312,10 +327,10 @@ class Boundary(Hosting):
             source.trimmed = producer.trimmed_through
             self._around.trim(name, source.trimmed)
         needed = producer.log_needed if producer is not None and self._saves else source.trimmed
-        if needed > source.forgotten:
-            # The log itself forgets nothing that is not trimmed, so what is told now may count only later.
-            source.forgotten = min(needed, source.trimmed)
-            self._around.forget(name, source.forgotten)
+        # The log forgets nothing that is not trimmed.
+        if (through := min(needed, source.trimmed)) > source.forgotten:
+            source.forgotten = through
+            self._around.forget(name, through)
         if source.waiting or not source.room:
             self._put_waiting(name)
 
@@ -327,7 +342,8 @@ class Boundary(Hosting):
         self._senders = senders
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
-        self._around.stats(node, frame.head)
+        if frame.kind == STATS:
+            self._around.stats(node, frame.head)
 
     def _suspects(self, report: Report) -> None:
         reported = self._around.report(report)

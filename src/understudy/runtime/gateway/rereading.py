@@ -29,8 +29,8 @@ class _Open:
 
 
 class Rereading:
-    """`share` gives a partition's share of a bucket; `on_read` gets a source and its buckets, from the thread
-    that reads.
+    """`share` gives a partition's share of a bucket. `on_read` gets a source and its buckets, `on_failure` a
+    source, the copy and the number that it was to be read after; both from the thread that reads.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Rereading:
         reader: Callable[[str, BucketId], LogReader],
         share: Callable[[SealedBucket, Partition], Bucket],
         on_read: Callable[[str, LogRead], None],
-        on_failure: Callable[[BaseException], None],
+        on_failure: Callable[[str, Copy, BucketId, BaseException], None],
     ) -> None:
         self._reader = reader
         self._share = share
@@ -59,20 +59,20 @@ class Rereading:
         self._wanted.put(None)
 
     def _run(self) -> None:
-        try:
-            while (wanted := self._wanted.get()) is not None:
+        while (wanted := self._wanted.get()) is not None:
+            source, consumer, after, _ = wanted
+            try:
                 self._read(*wanted)
-        except BaseException as error:
-            self._on_failure(error)
-        finally:
-            for each in self._open.values():
-                each.reader.close()
+            except BaseException as error:
+                self._close(source, consumer)
+                self._on_failure(source, consumer, after, error)
+        for source, consumer in list(self._open):
+            self._close(source, consumer)
 
     def _read(self, source: str, consumer: Copy, after: BucketId, bytes_max: int) -> None:
         at = self._open.get((source, consumer))
         if at is None or at.through != after:
-            if at is not None:
-                at.reader.close()
+            self._close(source, consumer)
             at = self._open[source, consumer] = _Open(self._reader(source, after), after)
         buckets = at.reader.read(bytes_max)
         require(
@@ -81,3 +81,8 @@ class Rereading:
         at.through = buckets[-1].number
         run = tuple(self._share(bucket, consumer.partition) for bucket in buckets)
         self._on_read(source, LogRead(consumer, after, run))
+
+    def _close(self, source: str, consumer: Copy) -> None:
+        at = self._open.pop((source, consumer), None)
+        if at is not None:
+            at.reader.close()

@@ -27,6 +27,7 @@ from understudy.engine.segments import SINK_PREFIX
 from understudy.flow.flow import Flow
 from understudy.runtime.actor import Actor
 from understudy.runtime.hosting import Hosting
+from understudy.runtime.mesh import SAVE, STATS
 from understudy.runtime.node.copy import CopyParts, HostedCopy, Lent
 from understudy.runtime.node.mover import PURPOSE, StateFetch, has_of, request_of, send_state
 from understudy.runtime.node.pace import Pace
@@ -115,7 +116,7 @@ class Copies(Hosting):
             self._copies[parcel.to].wake()
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
-        if node == GATEWAY and frame.kind == "save":
+        if node == GATEWAY and frame.kind == SAVE:
             self._save_now()
 
     # --- ports -------------------------------------------------------------------------------------------
@@ -188,11 +189,8 @@ class Copies(Hosting):
     def read_again(self, source: Copy, consumer: Copy, after: BucketId, bytes_max: int) -> None:
         raise AssertionError(f"a node was to read the log of {source}")
 
-    def save_now(self) -> None:
-        """Save what there is, without waiting for the time. May be called from any thread."""
-        self._actor.post(self._save_now)
-
     def _save_now(self) -> None:
+        """Save what there is, without waiting for the time."""
         for copy, hosted in self._copies.items():
             hosted.wake()
             self.handle(Inside(copy, hosted.epoch, SaveDue()))
@@ -250,7 +248,7 @@ class Copies(Hosting):
             "unacked_buckets": max((c["unacked_buckets"] for c in each), default=0),
             "version": max((c["version"] for c in each), default=0),
         }
-        self.mesh.tell(GATEWAY, Frame({"kind": "stats", **totals, "copies": copies}))
+        self.mesh.tell(GATEWAY, Frame({"kind": STATS, **totals, "copies": copies}))
 
     def _copy_stats(self, hosted: HostedCopy) -> dict[str, Any]:
         stats, fetch = hosted.stats, hosted.fetching

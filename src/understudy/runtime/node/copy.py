@@ -210,7 +210,8 @@ class HostedCopy:
             if not self._start(None if restored is None else restored.snapshot, produced):
                 return
         finally:
-            shutil.rmtree(into, ignore_errors=True)
+            # A copy that has left meanwhile has removed its folder, and this brought it back.
+            shutil.rmtree(self._parts.folder if self._over.is_set() else into, ignore_errors=True)
         if state is not None:
             self._recorder.installed_in(self.copy, state.version, state.through)
         self._hosting.post(Began(self.copy, self.epoch, state))

@@ -1,0 +1,92 @@
+"""How safe the state is, in a few words."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from understudy.cli.picture import figures
+from understudy.cli.stored import restoring_in, stored
+from understudy.cli.view import _figure_lines
+from understudy.core.bucket import NOTHING
+
+NOW_S = 1_700_000_000.0
+NOON_S = datetime(2026, 1, 1, 12, 3, 5).timestamp()
+
+
+def saver(**facts: Any) -> dict[str, Any]:
+    """A copy that saved bucket 5 three seconds ago and has taken more since."""
+    usual = {
+        "begun": True,
+        "handed_through": 9,
+        "saved_through": 5,
+        "saved_at_s": NOW_S - 3,
+        "saved_bytes": 4 * 2**20,
+        "not_saved_since_s": None,
+        "saving_trouble": "",
+    }
+    return {**usual, **facts}
+
+
+def status(copies: dict[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {"at_us": int(NOW_S * 1e6), "nodes": {"node-1.1": {"copies": copies}}, **more}
+
+
+def test_the_oldest_saved_state_counts_and_all_sizes() -> None:
+    later = saver(saved_at_s=NOW_S - 1)
+    assert (
+        stored(status({"a/0:0": saver(), "b/0:1": later, "b/0:0": {"begun": True}}))
+        == "saved 3 s ago, 8.0 MB"
+    )
+
+
+@pytest.mark.parametrize(("age_s", "said"), [(0, "0 s"), (-5, "0 s"), (119, "119 s"), (600, "10 min")])
+def test_an_age_is_told_in_a_unit_that_suits_it(age_s: float, said: str) -> None:
+    """The clocks of two machines may differ a little."""
+    assert stored(status({"a/0:0": saver(saved_at_s=NOW_S - age_s)})) == f"saved {said} ago, 4.0 MB"
+
+
+def test_a_state_that_rests_is_not_old() -> None:
+    resting = saver(handed_through=5, saved_at_s=NOW_S - 9_999)
+    assert stored(status({"a/0:0": resting})) == "all saved, 4.0 MB"
+    assert stored(status({"a/0:0": resting, "b/0:0": saver()})) == "saved 3 s ago, 8.0 MB"
+    empty = saver(handed_through=NOTHING, saved_through=None, saved_bytes=0)
+    assert stored(status({"a/0:0": empty})) == "all saved", "a copy without input has nothing to save"
+
+
+def test_before_the_first_save_that_is_said() -> None:
+    assert stored(status({"a/0:0": saver(), "b/0:0": saver(saved_through=None)})) == "not saved yet"
+
+
+def test_since_when_nothing_is_saved_and_why() -> None:
+    failing = saver(not_saved_since_s=NOON_S, saving_trouble="the disk is full")
+    longer = saver(not_saved_since_s=NOON_S + 60, saving_trouble="no answer")
+    said = stored(status({"a/0:0": saver(), "b/0:0": longer, "c/0:0": failing}))
+    assert said == "NOT SAVED since 12:03:05: the disk is full"
+
+
+def test_a_copy_that_waits_for_its_saved_state_says_so() -> None:
+    waits = saver(begun=False, saving_trouble="a/0:0 waits for its saved state: no answer")
+    assert stored(status({"a/0:0": waits})) == "a/0:0 waits for its saved state: no answer"
+
+
+def test_partitions_that_are_being_restored_are_named_until_a_copy_works() -> None:
+    lost = status({"a/0:0": {"begun": False}}, down=["b/0"], restored={"a/0": 7})
+    assert restoring_in(lost) == ["a/0", "b/0"]
+    assert stored(lost) == "RESTORING a/0, b/0"
+    back = status({"a/0:0": saver()}, down=["b/0"], restored={"a/0": 7})
+    assert stored(back) == "RESTORING b/0; saved 3 s ago, 4.0 MB"
+
+
+@pytest.mark.parametrize("nothing", [{}, status({}), status({"a/0:0": {"begun": True}})])
+def test_of_a_run_that_saves_nothing_nothing_is_said(nothing: dict[str, Any]) -> None:
+    assert stored(nothing) == ""
+    assert "state" not in "".join(_figure_lines(figures({}, nothing)))
+
+
+def test_status_and_views_show_it() -> None:
+    shown = figures({}, status({"a/0:0": saver()}, waiting_for_room=["rows"]))
+    assert shown.sentence.endswith("; saved 3 s ago, 4.0 MB; back pressure on rows")
+    assert _figure_lines(shown)[-1] == "state saved 3 s ago, 4.0 MB"

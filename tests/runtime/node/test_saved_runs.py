@@ -1,0 +1,139 @@
+"""Complete runs that save their state: all copies of a partition are lost, and no row is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_engine import failing
+from small_run import Run
+
+from understudy.cli.stored import is_saved, savers_in
+from understudy.flow.policy import policy_named
+from understudy.runtime.transport.wire import Frame
+
+Make = Callable[..., Run]
+NEVER_MS = 3_600_000
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    runs: list[Run] = []
+
+    def made(policy: str, nodes: int, snapshot_every_ms: int) -> Run:
+        chosen = policy_named(policy)
+        runs.append(Run(tmp_path, chosen, nodes, partitions=2, snapshot_every_ms=snapshot_every_ms))
+        return runs[-1]
+
+    yield made
+    for run in runs:
+        for node in run.nodes.values():
+            node.end(in_order=False)
+        run.gateway.end()
+
+
+def told(run: Run) -> dict[str, dict[str, Any]]:
+    """What the copies that save told the gateway of it."""
+    for node in run.nodes.values():
+        node.copies.tell_stats()
+    return savers_in({"nodes": dict(run.gateway.stats_of)})
+
+
+def await_saved(run: Run) -> None:
+    partitions = {str(copy.partition) for copy in run.view.seats}
+
+    def saved() -> bool:
+        stats = told(run)
+        return stats.keys() == partitions and all(
+            is_saved(each) and each["saved_through"] is not None for each in stats.values()
+        )
+
+    run.until(saved)
+
+
+def assert_all_rows_are_out_once_and_in_order(run: Run, through: int) -> None:
+    run.await_delivered(through)
+    keys = [key for number in range(1, through + 1) if number % 3 for key in (2 * number, 2 * number + 1)]
+    assert run.output("sums")["k"] == keys
+    assert run.output("sums")["seen"] == list(range(len(keys))), "its state was never lost or used twice"
+    assert run.output("pairs")["k"] == keys
+
+
+@pytest.mark.parametrize(("policy", "nodes"), [("none", 1), ("pair", 2), ("flux", 2)])
+def test_a_run_that_loses_all_of_its_nodes_goes_on_from_its_saved_state_and_its_log(
+    make: Make, policy: str, nodes: int
+) -> None:
+    run = make(policy, nodes, 100)
+    run.push(range(1, 20))
+    run.await_delivered(19)
+    await_saved(run)
+    run.push(range(20, 30))
+    run.await_delivered(29)
+    for number in range(1, nodes + 1):
+        run.lose(f"node-{number}")
+    run.push(range(30, 35))
+    for number in range(1, nodes + 1):
+        run.add(f"node-{nodes + number}")
+    run.push(range(35, 50))
+    assert_all_rows_are_out_once_and_in_order(run, 49)
+    assert all(seats.restored for seats in run.view.partitions.values())
+
+
+def test_the_log_lets_go_of_what_every_saved_state_holds(make: Make) -> None:
+    run = make("none", 1, 50)
+    for number in range(1, 30):
+        run.push([number])
+        run.await_delivered(number)
+    run.until(lambda: run.log.forgotten >= 20)
+    assert run.log.forgotten <= run.log.trimmed
+
+
+def test_a_node_that_is_told_to_saves_at_once_what_its_copies_hold(make: Make) -> None:
+    run = make("pair", 2, NEVER_MS)
+    run.push(range(1, 20))
+    run.await_delivered(19)
+    run.until(lambda: bool(told(run)))
+    assert all(stats["saved_through"] is None for stats in told(run).values())
+    run.gateway.boundary.have_all_saved()
+    await_saved(run)
+
+
+def test_only_the_gateway_has_a_node_save(make: Make) -> None:
+    run = make("none", 1, NEVER_MS)
+    run.push([1])
+    run.await_delivered(1)
+    copies = run.nodes["node-1"].copies
+    asked: list[str] = []
+    copies._save_now = lambda: asked.append("asked")  # type: ignore[method-assign]
+    copies.frame_arrived("node-2", Frame({"kind": "save"}))
+    copies.frame_arrived("gateway", Frame({"kind": "other"}))
+    assert asked == []
+    copies.frame_arrived("gateway", Frame({"kind": "save"}))
+    assert asked == ["asked"]
+
+
+def test_a_copy_that_cannot_take_a_snapshot_works_on_and_saves_the_next_time(make: Make) -> None:
+    run = make("none", 1, NEVER_MS)
+    run.push(range(1, 10))
+    run.await_delivered(9)
+    engines = [engine for _, engine in run.nodes["node-1"].engines.made]
+    for engine in engines:
+        engine.trouble["snapshot"] = failing(OSError("No space left on device"))
+    run.gateway.boundary.have_all_saved()
+    run.push(range(10, 20))
+    run.await_delivered(19)
+    assert all(stats["saved_through"] is None for stats in told(run).values())
+    for engine in engines:
+        engine.trouble.clear()
+    run.gateway.boundary.have_all_saved()
+    await_saved(run)
+
+
+def test_a_run_that_saves_nothing_tells_nothing_of_it(make: Make) -> None:
+    run = make("none", 1, 0)
+    run.push([1])
+    run.await_delivered(1)
+    run.until(lambda: bool(run.gateway.stats_of) or bool(told(run)))
+    assert told(run) == {}
