@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 TRAFFIC = HERE / "traffic.py"
 FIREWALL = HERE / "firewall.py"
+KEYED = HERE / "keyed.py"
 #: What the flows' results are compared by; the first counts.
 TRAFFIC_VALUES = ("packets", "largest", "bytes")
 FIREWALL_VALUES = ("sessions", "longest_us", "total_us", "average_us")
@@ -68,6 +69,13 @@ def firewall_run(
     if rows is not None:
         os.environ["FIREWALL_ROWS"] = str(rows)
     return _started(FIREWALL, nodes=nodes, standby=standby, respawn=False, **changes)
+
+
+def keyed_run(*, keys: int, rate: float, nodes: int, **changes: Any) -> tuple[LocalRun, Path]:
+    """A run of the keyed flow with so many keys, started; and its folder. Dead nodes stay dead."""
+    os.environ["KEYED_KEYS"] = str(keys)
+    os.environ["KEYED_ROWS_PER_S"] = str(rate)
+    return _started(KEYED, nodes=nodes, standby=0, respawn=False, **changes)
 
 
 def _started(
