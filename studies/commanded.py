@@ -49,11 +49,11 @@ def now_us() -> int:
 class Commanded:
     """A run that is started by its command, as often as it is wanted, in a folder of its own."""
 
-    def __init__(self, flow: Path, *options: str, variables: dict[str, str]) -> None:
+    def __init__(self, flow: Path, *options: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="understudy-study-"))
         self._mark = uuid.uuid4().hex
         output = {f"{flow.stem.upper()}_OUTPUT": str(self.folder / "out")}
-        self._environment = {**os.environ, **variables, **output, MARK: self._mark}
+        self._environment = {**os.environ, **output, MARK: self._mark}
         self._command = ["-m", "understudy.cli.main", "run", str(flow), "--plain"]
         self._command += ["--folder", str(self.folder / "run")]
         self._options = options

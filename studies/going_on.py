@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import tempfile
@@ -60,6 +61,7 @@ REPEAT = {"stop": 5, "power": 10, "loss": 5}
 POLICIES = ("none", "pair", "flux", "plain")
 VERDICT = ("lost", "duplicated", "wrong", "strange", "out_of_order")
 PHASES = ("up", "seated", "restored", "output")
+ROWS_PER_S = 10_000
 #: So many rows must have come out since a harm before the next one.
 ROWS_OUT_MIN = 500
 
@@ -90,8 +92,7 @@ class Line:
         options = ["--policy", self.policy, "--nodes", str(self.nodes), "--standby", str(self.standby)]
         options += ["--partitions", "2"] if self.policy == "flux" else []
         options += ["--snapshot-every", str(snapshot_every_s)]
-        variables = {"FIREWALL_ROWS_PER_S": "10000", "TRAFFIC_ROWS_PER_S": "10000"}
-        return Commanded(self.flow, *options, variables=variables)
+        return Commanded(self.flow, *options)
 
 
 LINES = (
@@ -326,6 +327,8 @@ def main() -> None:
     parser.add_argument("--snapshot-every", type=float, default=10.0, metavar="SECONDS")
     parser.add_argument("--keep", action="store_true", help="keep the folders of the runs")
     arguments = parser.parse_args()
+    # Here, not only for the runs: the truth is worked out by the same files.
+    os.environ |= {"FIREWALL_ROWS_PER_S": str(ROWS_PER_S), "TRAFFIC_ROWS_PER_S": str(ROWS_PER_S)}
     say(f"seed {arguments.seed}")
     results: dict[str, dict[str, Any]] = {}
 
