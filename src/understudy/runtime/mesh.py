@@ -38,6 +38,9 @@ PURPOSE = "peer"
 VIEWS_KEPT = 64
 KEPT_OUT = "it broke the protocol not long ago"
 
+#: What processes say beside the protocol: how one is doing, and that states be saved before a stop.
+ASIDE = ("stats", "save")
+
 
 class MeshOwner(Protocol):
     """The owner of the mesh. All calls come on the owner's actor."""
@@ -49,7 +52,7 @@ class MeshOwner(Protocol):
     def parcel_arrived(self, node: str, serial: int, parcel: Parcel, cause: int) -> None: ...
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
-        """A frame that is not of the protocol: how another process is doing."""
+        """A frame beside the protocol, of a kind in `ASIDE`."""
 
 
 class RecentViews:
@@ -173,7 +176,7 @@ class Mesh:
     def _arrived(self, node: str, channel: Channel, serial: int, frame: Frame) -> None:
         if self._channels.get(node, {}).get(serial) is not channel or channel.closed:
             return
-        if frame.kind == "stats":
+        if frame.kind in ASIDE:
             self._owner.frame_arrived(node, frame)
             return
         try:

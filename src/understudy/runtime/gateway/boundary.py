@@ -327,7 +327,8 @@ class Boundary(Hosting):
         self._senders = senders
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
-        self._around.stats(node, frame.head)
+        if frame.kind == "stats":
+            self._around.stats(node, frame.head)
 
     def _suspects(self, report: Report) -> None:
         reported = self._around.report(report)
