@@ -5,6 +5,7 @@ when nothing is saved, and the last snapshots before a stop.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from understudy.runtime.settings import RunSettings
 #: How long the last snapshots before a stop may take. What they lack is in the log.
 LAST_SAVE_S = 60.0
 _POLL_S = 0.2
+_ASK_AGAIN_S = 1.0
 
 
 def open_store(settings: RunSettings) -> SnapshotStore | None:
@@ -49,13 +51,18 @@ def save_last(run: LocalRun, view: RunView, interruption: Interruption) -> None:
         return
     view.say("saving the state; press Ctrl-C again to do without")
     interruption.grant(LAST_SAVE_S)
-    deadline = time.monotonic() + LAST_SAVE_S
+    asked_at = time.monotonic()
+    deadline = asked_at + LAST_SAVE_S
     while time.monotonic() < deadline and not interruption.asked_again:
         status = run.status()
         unsaved = _unsaved(status) if status is not None else []
         if status is not None and not unsaved:
             view.say("every state is saved")
             return
+        if time.monotonic() - asked_at > _ASK_AGAIN_S:
+            # A copy that was behind has taken more since its last snapshot.
+            asked_at = time.monotonic()
+            run.save_and_hold()
         time.sleep(_POLL_S)
     view.say("not every state was saved; the run goes on from the snapshots before and from its log")
 
@@ -63,12 +70,19 @@ def save_last(run: LocalRun, view: RunView, interruption: Interruption) -> None:
 def _unsaved(status: dict[str, Any]) -> list[str]:
     """The partitions of which more was taken in than is saved, or that no node tells of."""
     saved: dict[str, bool] = {copy.rpartition(":")[0]: False for copy in status["seats"]}
-    for facts in status["nodes"].values():
-        for copy, stats in facts.get("copies", {}).items():
-            if "saved_through" in stats:
-                done = stats["saved_through"] == stats["handed_through"] and not stats["queued_buckets"]
-                saved[copy.rpartition(":")[0]] = done
+    for copy, stats in _of_holders(status):
+        if "saved_through" in stats:
+            done = stats["saved_through"] == stats["handed_through"] and not stats["queued_buckets"]
+            saved[copy.rpartition(":")[0]] = done
     return [partition for partition, done in saved.items() if not done]
+
+
+def _of_holders(status: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is told of every copy by the node that holds it now; others have told of it before they died."""
+    for node, facts in status["nodes"].items():
+        for copy, stats in facts.get("copies", {}).items():
+            if status["seats"].get(copy, {}).get("node") == node:
+                yield copy, stats
 
 
 class SavedNews:
@@ -83,12 +97,11 @@ class SavedNews:
 
     def note(self, status: dict[str, Any]) -> None:
         begun: set[str] = set()
-        for facts in status["nodes"].values():
-            for copy, stats in facts.get("copies", {}).items():
-                partition = copy.rpartition(":")[0]
-                if stats.get("begun") and stats.get("groups"):
-                    begun.add(partition)
-                self._note_saving(partition, stats)
+        for copy, stats in _of_holders(status):
+            partition = copy.rpartition(":")[0]
+            if stats.get("begun") and stats.get("groups"):
+                begun.add(partition)
+            self._note_saving(partition, stats)
         for partition in {*status["down"], *self._news(status)}:
             if partition not in self._down:
                 self._down[partition] = time.monotonic()
