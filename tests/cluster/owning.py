@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import psutil
 
+from understudy.runtime.process_tree import signal_all
+
 MARK = "UNDERSTUDY_TEST_OWNER"
 LEFT_AFTER_S = 10.0
 
@@ -47,8 +49,7 @@ class Owner:
 
     def lose_power(self) -> None:
         """Kill the command and all that it started at one instant: none of them can do anything about it."""
-        for process in self.family():
-            process.kill()
+        signal_all(self.family(), signal.SIGKILL)
         self.process.wait()
 
     def end(self) -> None:
