@@ -34,6 +34,7 @@ import matplotlib as mpl
 
 from harness import (
     FIREWALL,
+    FIREWALL_VALUES,
     RESULTS,
     check_history,
     compare_with_truth,
@@ -61,7 +62,6 @@ STEPS_MIN = 8
 #: A rate holds if this share of it is taken in and done.
 HELD = 0.97
 CEILING_RUNS_MAX = 5
-VALUES = ("sessions", "longest_us", "total_us", "average_us")
 
 
 class Steady:
@@ -140,7 +140,7 @@ def recovery(arguments: argparse.Namespace, rate: float) -> tuple[dict[str, Any]
     finally:
         run.stop()
     check_history(folder)
-    verdict = compare_with_truth(folder, FIREWALL, VALUES, finished=True)
+    verdict = compare_with_truth(folder, FIREWALL, FIREWALL_VALUES, finished=True)
     history = folder / "run" / "history"
     # Past the end of the input all windows close at once, which says nothing about the pace of a partition.
     rows_in_max = max(sample.rows_in for sample in watch.samples)

@@ -36,6 +36,10 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 TRAFFIC = HERE / "traffic.py"
 FIREWALL = HERE / "firewall.py"
+KEYED = HERE / "keyed.py"
+#: What the flows' results are compared by; the first counts.
+TRAFFIC_VALUES = ("packets", "largest", "bytes")
+FIREWALL_VALUES = ("sessions", "longest_us", "total_us", "average_us")
 
 
 def say(text: str) -> None:
@@ -65,6 +69,13 @@ def firewall_run(
     if rows is not None:
         os.environ["FIREWALL_ROWS"] = str(rows)
     return _started(FIREWALL, nodes=nodes, standby=standby, respawn=False, **changes)
+
+
+def keyed_run(*, keys: int, rate: float, nodes: int, **changes: Any) -> tuple[LocalRun, Path]:
+    """A run of the keyed flow with so many keys, started; and its folder. Dead nodes stay dead."""
+    os.environ["KEYED_KEYS"] = str(keys)
+    os.environ["KEYED_ROWS_PER_S"] = str(rate)
+    return _started(KEYED, nodes=nodes, standby=0, respawn=False, **changes)
 
 
 def _started(
@@ -126,11 +137,25 @@ def steady(trial: Trial, output_rows: int = 2_000) -> None:
 def compare_with_truth(
     folder: Path,
     flow: Path = TRAFFIC,
-    values: tuple[str, ...] = ("packets", "largest", "bytes"),
+    values: tuple[str, ...] = TRAFFIC_VALUES,
     *,
     finished: bool = False,
 ) -> dict[str, int]:
-    """Delivered rows against the ground truth. Call it after the run has ended. Raises if they differ.
+    """Delivered rows against the ground truth. Call it after the run has ended. Raises if they differ."""
+    verdict = against_truth(folder, flow, values, finished=finished)
+    if any(count for name, count in verdict.items() if name not in ("rows_in", "results")):
+        raise AssertionError(f"the output in {folder} is not what it must be: {verdict}")
+    return verdict
+
+
+def against_truth(
+    folder: Path,
+    flow: Path = TRAFFIC,
+    values: tuple[str, ...] = TRAFFIC_VALUES,
+    *,
+    finished: bool = False,
+) -> dict[str, int]:
+    """How many delivered rows differ from the ground truth, in which way. Call it after the run has ended.
 
     `values` are the results to compare; the first counts. A run that has `finished` must have delivered every
     result; of another one those count that are not newer than its newest.
@@ -154,7 +179,7 @@ def compare_with_truth(
     strange = int((merged["_merge"] == "right_only").sum())
     both = merged[merged["_merge"] == "both"]
     wrong = int(sum((both[c].to_numpy() != both[f"{c}_got"].to_numpy()).sum() for c in values))
-    verdict = {
+    return {
         "rows_in": int(note["next"]) if finished else int(truth[values[0]].sum()),
         "results": len(got),
         "lost": lost,
@@ -163,10 +188,6 @@ def compare_with_truth(
         "wrong": wrong,
         "out_of_order": 0 if in_order else 1,
     }
-    bad = {name: count for name, count in verdict.items() if name not in ("rows_in", "results") and count}
-    if bad:
-        raise AssertionError(f"the output in {folder} is not what it must be: {verdict}")
-    return verdict
 
 
 def check_history(folder: Path) -> None:
@@ -260,6 +281,12 @@ def save(name: str, result: dict[str, Any]) -> Path:
     file = RESULTS / f"{name}.json"
     file.write_text(json.dumps(result, indent=2) + "\n")
     return file
+
+
+def save_text(name: str, text: str) -> None:
+    """A table for readers, beside the numbers of the same name."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.txt").write_text(text + "\n")
 
 
 def remove(folder: Path) -> None:

@@ -31,7 +31,10 @@ def saver(**facts: Any) -> dict[str, Any]:
 
 
 def status(copies: dict[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
-    return {"at_us": int(NOW_S * 1e6), "nodes": {"node-1.1": {"copies": copies}}, **more}
+    """One node holds all copies, and tells this of them."""
+    seats = {copy: {"node": "node-1.1", "status": "ACTIVE", "epoch": 1} for copy in copies}
+    nodes = {"node-1.1": {"copies": copies}}
+    return {"at_us": int(NOW_S * 1e6), "nodes": nodes, "seats": seats, **more}
 
 
 def test_the_oldest_saved_state_counts_and_all_sizes() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from counting import write_flow
+from owning import Owner
 
 from understudy.flow.policy import policy_named
 from understudy.runtime.local import LocalRun
@@ -22,7 +24,14 @@ def start(tmp_path: Path) -> Iterator[StartTrial]:
     runs: list[LocalRun] = []
 
     def begin(
-        source: str, *, nodes: int = 2, standby: int = 0, policy: str = "pair", **parameters: int
+        source: str,
+        *,
+        nodes: int = 2,
+        standby: int = 0,
+        policy: str = "pair",
+        snapshot_every_ms: int = 10_000,
+        store: str = "",
+        **parameters: int,
     ) -> Trial:
         chosen = policy_named(policy, **parameters)
         folder = tmp_path / "run"
@@ -35,6 +44,8 @@ def start(tmp_path: Path) -> Iterator[StartTrial]:
             policy=chosen,
             nodes=nodes,
             heap_mb=512,
+            snapshot_every_ms=snapshot_every_ms,
+            store=store,
         )
         run = LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby)
         runs.append(run)
@@ -44,3 +55,17 @@ def start(tmp_path: Path) -> Iterator[StartTrial]:
     yield begin
     for run in runs:
         run.stop()
+
+
+@pytest.fixture
+def owner() -> Iterator[Callable[..., Owner]]:
+    """Starts a command of Python; ends it, and all that it started."""
+    owners: list[Owner] = []
+
+    def begin(*command: str) -> Owner:
+        owners.append(Owner(sys.executable, *command))
+        return owners[-1]
+
+    yield begin
+    for each in owners:
+        each.end()

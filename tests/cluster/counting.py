@@ -100,7 +100,8 @@ PUSH_ROWS = 500
 
 def push_all(address: str, pushes: Iterable[int], pushed: threading.Semaphore) -> None:
     """Rows 0, 1, 2, … a millisecond apart, in pushes of 500."""
-    with Client(address, name="the only client") as client:
+    # Longer than a run takes that goes on, on a machine with other work.
+    with Client(address, name="the only client", timeout_s=180.0) as client:
         for push in pushes:
             numbers = range(push * PUSH_ROWS, (push + 1) * PUSH_ROWS)
             client.push(
@@ -112,6 +113,28 @@ def push_all(address: str, pushes: Iterable[int], pushed: threading.Semaphore) -
             )
             pushed.release()
         client.close_source("numbers")
+
+
+def results(folder: Path) -> list[tuple[datetime.datetime, int, int, int]]:
+    """What was delivered, in its order: the end of the window, the key, rows and the sum of their values."""
+    table = us.read_output(folder / "out").to_pandas()
+    ends = [window["end"] for window in table["window"]]
+    return list(zip(ends, table["key"], table["n"], table["total"], strict=True))
+
+
+def expected(rows: int, *, chain: bool = False) -> list[tuple[datetime.datetime, int, int, int]]:
+    """What must be delivered of the first rows, ordered by windows and keys: worked out without Spark."""
+    width_ms = 400 if chain else 200
+    counted: dict[tuple[int, int], list[int]] = {}
+    for n in range(rows):
+        key = n % 10 % 3 if chain else n % 10
+        count = counted.setdefault((n // width_ms, key), [0, 0])
+        count[0] += 1
+        count[1] += n
+    return [
+        (BASE + datetime.timedelta(milliseconds=(window + 1) * width_ms), key, n, total)
+        for (window, key), (n, total) in sorted(counted.items())
+    ]
 
 
 class Flowing:
@@ -129,7 +152,7 @@ class Flowing:
 
     def __exit__(self, *_: object) -> None:
         self._enough.set()
-        self._pushing.join(timeout=60)
+        self._pushing.join(timeout=180)
         assert not self._pushing.is_alive()
 
     def _as_time_goes_by(self) -> Iterator[int]:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from counting import PUSHED, write_flow
+from owning import Owner, until
 
 from understudy.cli.main import main
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
-
-MARK = "UNDERSTUDY_TEST_OWNER"
-LEFT_AFTER_S = 10.0
 
 #: What a study or a test does: a run without nodes, so without Spark, whose gateway is up.
 OWNER = """
@@ -41,61 +34,6 @@ if then == "stopped":
 print("up", flush=True)
 time.sleep(1000)
 """
-
-
-class Owner:
-    """A command, and all that it started: found by a mark in the environment, which all of them inherit."""
-
-    def __init__(self, *command: str) -> None:
-        self._mark = uuid.uuid4().hex
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), MARK: self._mark}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-
-    def family(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
-
-    def commands(self) -> list[str]:
-        return [" ".join(process.cmdline()) for process in self.family() if process.is_running()]
-
-    def left_after(self, number: signal.Signals) -> list[str]:
-        """Kill the command itself; what still runs when it should all be gone."""
-        self.process.send_signal(number)
-        deadline = time.monotonic() + LEFT_AFTER_S
-        while self.family() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return self.commands()
-
-    def end(self) -> None:
-        for process in self.family():
-            process.kill()
-        self.process.communicate()
-
-
-@pytest.fixture
-def owner() -> Iterator[Callable[..., Owner]]:
-    owners: list[Owner] = []
-
-    def begin(*command: str) -> Owner:
-        owners.append(Owner(sys.executable, *command))
-        return owners[-1]
-
-    yield begin
-    for each in owners:
-        each.end()
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("gateway", ["running", "stopped"])
@@ -146,7 +84,7 @@ def test_a_flow_that_was_lost_is_still_said_to_be_when_its_run_has_ended(
     owner: Callable[..., Owner], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    run = owner(*run_once(write_flow(tmp_path, PUSHED), folder))
+    run = owner(*run_once(write_flow(tmp_path, PUSHED), folder), "--snapshot-every", "0")
     until(lambda: "ACTIVE" in status(folder, capsys))
     assert main(["kill", "node-1", str(folder)]) == 0
     said, _ = run.process.communicate(timeout=60)

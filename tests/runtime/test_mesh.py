@@ -124,10 +124,11 @@ def test_two_processes_that_need_each_other_are_connected_once(
     assert (one.heard.empty(), other.heard.empty()) == (True, True)
 
 
-def test_how_another_process_is_doing_is_no_parcel(processes: dict[str, Process]) -> None:
+@pytest.mark.parametrize("kind", ["stats", "save"])
+def test_what_is_said_beside_the_protocol_is_no_parcel(processes: dict[str, Process], kind: str) -> None:
     one, other, _ = connected(processes)
-    one.actor.post(one.mesh.tell, other.name, Frame({"kind": "stats", "rows_in": 4}))
-    assert other.next() == ("frame", one.name, {"kind": "stats", "rows_in": 4})
+    one.actor.post(one.mesh.tell, other.name, Frame({"kind": kind, "rows_in": 4}))
+    assert other.next() == ("frame", one.name, {"kind": kind, "rows_in": 4})
 
 
 def test_what_is_no_parcel_costs_the_connection(processes: dict[str, Process]) -> None:

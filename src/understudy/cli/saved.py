@@ -19,6 +19,7 @@ from understudy.runtime.settings import RunSettings
 #: How long the last snapshots before a stop may take. What they lack is in the log.
 LAST_SAVE_S = 60.0
 _POLL_S = 0.2
+_ASK_AGAIN_S = 1.0
 
 
 def open_store(settings: RunSettings) -> SnapshotStore | None:
@@ -50,13 +51,18 @@ def save_last(run: LocalRun, view: RunView, interruption: Interruption) -> None:
         return
     view.say("saving the state; press Ctrl-C again to do without")
     interruption.grant(LAST_SAVE_S)
-    deadline = time.monotonic() + LAST_SAVE_S
+    asked_at = time.monotonic()
+    deadline = asked_at + LAST_SAVE_S
     while time.monotonic() < deadline and not interruption.asked_again:
         status = run.status()
         unsaved = _unsaved(status) if status is not None else []
         if status is not None and not unsaved:
             view.say("every state is saved")
             return
+        if time.monotonic() - asked_at > _ASK_AGAIN_S:
+            # A copy that was behind has taken more since its last snapshot.
+            asked_at = time.monotonic()
+            run.save_and_hold()
         time.sleep(_POLL_S)
     view.say("not every state was saved; the run goes on from the snapshots before and from its log")
 

@@ -14,10 +14,14 @@ _MINUTE_S = 60.0
 
 
 def copies_in(status: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What the nodes last said of their copies, each with its partition."""
-    for facts in status.get("nodes", {}).values():
+    """What is said of every copy by the node that holds it now, each with its partition. Others may have said
+    more of it before they died.
+    """
+    seats = status.get("seats", {})
+    for node, facts in status.get("nodes", {}).items():
         for copy, stats in facts.get("copies", {}).items():
-            yield copy.rpartition(":")[0], stats
+            if seats.get(copy, {}).get("node") == node:
+                yield copy.rpartition(":")[0], stats
 
 
 def savers_in(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
