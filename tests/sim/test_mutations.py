@@ -78,10 +78,8 @@ SAVED: dict[Mutation, set[str]] = {
     saving.keep_refilling_a_copy_that_paused: {"converged"},
 }
 SAVED_BETWEEN: dict[Mutation, set[str]] = {
-    saving.restore_as_a_standby: {"converged"},
     saving.do_not_count_the_store: {"saved-fit"},
     saving.save_with_a_gap: {"saved-fit"},
-    saving.believe_saved_floors: {"converged"},
 }
 CASES = [
     *((policy, r, mutation, by) for policy, r in POLICIES for mutation, by in EVERYWHERE.items()),

@@ -116,6 +116,40 @@ def test_a_gateway_that_began_again_meanwhile_knows_what_its_log_has_forgotten(s
     assert world.happened["lacking"] > 0
 
 
+def _all_restored(world: World) -> bool:
+    assert world.view is not None
+    return all(seats.restored for seats in world.view.partitions.values())
+
+
+#: The only copy is lost after its state was saved.
+LOST: list[Act] = [wait("active"), feed(4), saved(4), feed(4), kill(FIRST), join()]
+#: The producer has saved that its consumer has bucket 8; the consumer has saved bucket 4. Both are lost, and
+#: begin again before their new nodes have seen any view.
+BOTH_LOST: list[Act] = [
+    wait("active"),
+    feed(4),
+    saved(4, UPPER),
+    hold("save", "n02"),
+    feed(4),
+    wait("delivered"),
+    saved(8),
+    hold("view", "n03"),
+    hold("view", "n04"),
+    join(),
+    join(),
+    until("the leader knows both", lambda world: {"n03", "n04"} <= world.store.leader.heard_of.keys()),
+    kill(FIRST),
+    kill(UPPER),
+    until("both are to begin again", _all_restored),
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_saved_states_of_different_moments_fit_together(seed: int) -> None:
+    world = Script(saving_flow(f=1, g=1), seed).run(BOTH_LOST)
+    assert world.happened["lacking"] == 0
+
+
 #: The consumer saves nothing after bucket 2, so that its producer cannot keep all that it would need.
 GAP: list[Act] = [
     wait("active"),
@@ -263,6 +297,8 @@ def test_a_piece_of_the_log_that_was_asked_for_over_a_broken_connection_is_not_s
 
 BREAKS: list[tuple[Callable[[pytest.MonkeyPatch], None], Setup, list[Act], set[str]]] = [
     (saving.ignore_what_the_log_has_forgotten, saving_flow(), OVERTAKEN, {"kept"}),
+    (saving.restore_as_a_standby, saving_flow(), LOST, {"converged"}),
+    (saving.believe_saved_floors, saving_flow(f=1, g=1), BOTH_LOST, {"converged"}),
     (saving.go_back_alone, saving_flow(buckets_max=2, f=1, g=1), [*GAP, kill(UPPER), join()], {"converged"}),
     (saving.forget_what_sinks_hold, saving_flow(2), LATE, {"sound"}),
     (saving.reserves_make_full, saving_flow(buckets_max=2, f=1, g=1), STORE_IS_AWAY, {"converged"}),

@@ -42,6 +42,14 @@ def test_schedules_harm_the_movement_of_a_state(policy: str, replicas: int | Non
     assert sum(summary.faults[fault] > 0 for fault in moving) >= 4
 
 
+def test_schedules_lose_all_copies_of_a_partition_and_harm_saved_states() -> None:
+    summary = schedules("flux", None, 60)
+    for what in ("saves", "restores", "older states", "rereads", "gaps"):
+        assert summary.happened[what] > 0, f"{what} never happened"
+    for fault in ("kill all", "power", "bad save", "old state"):
+        assert summary.faults[fault] > 0, f"{fault} never happened"
+
+
 def test_one_seed_makes_one_schedule() -> None:
     first, again = (simulate("pair", 3, 77) for _ in range(2))
     assert (first.steps, first.faults, first.buckets) == (again.steps, again.faults, again.buckets)

@@ -132,7 +132,7 @@ class Schedule:
         #: How often something fails at each step of a state's movement.
         self.strike_chance = random.choice((0, 0.1, 0.3))
         #: How often a snapshot does not get into the vault, or is damaged there.
-        self.damage_chance = random.choice((0, 0.1, 0.5))
+        self.damage_chance = random.choice((0, 0.2, 0.6))
         #: How much more often something fails while a standby waits or catches up.
         self.haste = random.choice((1, 3, 6))
         self.recovery_chance = 10 ** random.uniform(-2, -1)
@@ -154,6 +154,7 @@ class Schedule:
                     break
                 self._fault()
         heal(world)
+        self.damage_chance = 0
         world.feed_max = None
         converge(world, self._step)
         return world
@@ -214,8 +215,7 @@ class Schedule:
 
     def _damages(self) -> bool:
         """Whether a save, or a saved state, is bad: that costs no copy, and may happen time and again."""
-        able = self.world.setup.saved and self.faults_left > 0
-        return able and self.random.random() < self.damage_chance
+        return self.world.setup.saved and self.random.random() < self.damage_chance
 
     def _strikes(self) -> bool:
         struck = self.faults_left > 0 and self.random.random() < self.strike_chance
