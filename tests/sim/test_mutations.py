@@ -51,11 +51,11 @@ PAIR: dict[Mutation, set[str]] = {
 #: Breaks that need more than a pair: a third copy, several producers, a dataflow that falls as a whole.
 LARGER: dict[tuple[str, int | None], dict[Mutation, set[str]]] = {
     ("pair", 3): {
-        edges.reserve_what_the_fastest_lacks: {"kept"},
+        edges.reserve_what_the_fastest_lacks: {"kept", "sound"},
         hosts.forget_views_that_came_early: {"converged"},
     },
     ("flux", None): {
-        controllers.any_epoch_in_reports: {"converged"},
+        controllers.any_epoch_in_reports: {"converged", "sound", "view-safe"},
         replicas.goal_of_the_fastest: {"converged"},
     },
     ("cluster", None): {

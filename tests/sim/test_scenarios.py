@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
-from mutations import controllers, edges, hosts
+from mutations import controllers, edges, hosts, saving
 
 from understudy.core.host.limits import Limits
 from understudy.core.host.places import GATEWAY
@@ -266,7 +266,7 @@ def _is_active(copy: Copy) -> Callable[[World], bool]:
 
 def _asked_if_seated(world: World) -> bool:
     lender = world.processes["n03"].host.residents[G0].machine
-    return world.store.views[-1].seat(G1).status is Status.DEAD or lender.lending.wanted is not None
+    return world.store.views[-1].seat(G1).status is Status.DEAD or bool(lender.lending.wanted)
 
 
 #: A producer's state is on its way, with the floor of a consumer's copy that was ahead of the other. This one
@@ -287,12 +287,23 @@ def test_while_a_producer_catches_up_no_consumer_is_seated_who_would_inherit_a_f
     run(INHERITED_FLOOR, small("flux", 14))
 
 
+def levels_at_once_and_inherited_floors(patch: pytest.MonkeyPatch) -> None:
+    controllers.all_levels_at_once(patch)
+    saving.believe_moved_floors_of_new_seats(patch)
+
+
+def test_a_consumer_who_is_seated_all_the_same_inherits_no_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that begins again from its saved state is seated whatever other levels do."""
+    controllers.all_levels_at_once(monkeypatch)
+    run(INHERITED_FLOOR, small("flux", 14))
+
+
 @pytest.mark.parametrize(
     ("mutation", "acts", "invariant"),
     [
         (edges.reserve_nothing, RESERVED, "kept"),
         (edges.await_pauses_of_the_old_connection, BACK_AND_FORTH, "converged"),
-        (controllers.all_levels_at_once, INHERITED_FLOOR, "kept"),
+        (levels_at_once_and_inherited_floors, INHERITED_FLOOR, "kept"),
         (controllers.believe_the_dead, READ_FROM_THE_DEAD, "view-safe"),
     ],
 )
