@@ -31,6 +31,7 @@ def host_for(
     *,
     delivered: Mapping[str, BucketId] | None = None,
     trimmed: Mapping[str, BucketId] | None = None,
+    forgotten: Mapping[str, BucketId] | None = None,
 ) -> Host:
     """The host of one process of this run. Only a gateway has delivered anything, or a log."""
     return Host(
@@ -44,6 +45,7 @@ def host_for(
         ),
         delivered=delivered,
         trimmed=trimmed,
+        forgotten=forgotten,
         isolated=settings.policy.isolated,
     )
 

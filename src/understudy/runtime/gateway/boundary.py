@@ -107,13 +107,16 @@ class Boundary(Hosting):
         recovered: Sequence[SealedBucket],
         delivered: Mapping[str, BucketId],
         trimmed: Mapping[str, BucketId],
+        forgotten: Mapping[str, BucketId] | None = None,
     ) -> None:
         self._flow = flow
         self._around = surroundings
         self._recorder = recorder
         self._segments = fragments_of(flow, settings.policy.unit)
         self._delivered = {f"{SINK_PREFIX}{name}": through for name, through in delivered.items()}
-        host = host_for(GATEWAY, flow, settings, delivered=self._delivered, trimmed=trimmed)
+        host = host_for(
+            GATEWAY, flow, settings, delivered=self._delivered, trimmed=trimmed, forgotten=forgotten
+        )
         # Nodes call the gateway, never the other way round: it needs no addresses.
         super().__init__(host, settings, actor, lambda _node: None, self._suspects)
         self._saves = settings.saves

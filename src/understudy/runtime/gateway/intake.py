@@ -151,6 +151,11 @@ class Intake:
         """How far each source is trimmed; known after `recover`."""
         return self._ingest.trimmed
 
+    @property
+    def forgotten(self) -> dict[str, BucketId]:
+        """How much of each source's log may be gone; known after `recover`."""
+        return self._ingest.forgotten
+
     def late(self) -> dict[str, int]:
         """Late rows by source."""
         return {name: self._ingest.late(name) for name in self._flow.sources}

@@ -90,6 +90,7 @@ class Gateway:
             recovered=recovered,
             delivered=positions,
             trimmed=self._intake.trimmed,
+            forgotten=self._intake.forgotten,
         )
 
     def run(self) -> None:
