@@ -16,6 +16,12 @@ when a connection comes up, and when a copy of the partition says that it has it
 holds, and asks for no data. So a producer keeps every bucket until a shipped snapshot of each backup holds
 it: the invariant *Kept* of docs/catch-up.md, unchanged.
 
+**A backup that gets nothing.** A fetch that fails or hangs is begun anew: what the backup holds is still
+good. After `FETCHES_MAX` of them in a row the backup says so, and the controller gives its seat to another
+node, or to the same one anew, as long as the active copy lives. Otherwise one full disk would stop the flow:
+producers keep what the backup lacks, and wait when they are full. A backup that is only slow makes them wait,
+too, and is not given up: its successor would have to fetch all of the state.
+
 **Take-over.** When the controller calls a backup active, it starts its engine from the snapshot that it
 holds, goes on from that number, and asks its producers for what follows, which they have kept. Its consumers
 take nothing twice: numbers rise.
@@ -36,7 +42,7 @@ from understudy.core.replica.events import (
     Offered,
     Received,
 )
-from understudy.core.replica.movement import Borrowing
+from understudy.core.replica.movement import FETCHES_MAX, Borrowing
 
 
 @dataclass(slots=True)
@@ -44,6 +50,8 @@ class Backing(Borrowing):
     """`through` is what the snapshot holds that is here; None as long as there is none."""
 
     through: BucketId | None = None
+    #: How many fetches in a row brought nothing.
+    failures: int = 0
 
     def ask(self) -> list[CopyInstruction]:
         if self.over or self.fetching:
@@ -64,6 +72,7 @@ class Backing(Borrowing):
             return False
         self.fetching = False
         self.attempt += 1
+        self.failures = 0
         self.through = event.through
         return True
 
@@ -71,17 +80,23 @@ class Backing(Borrowing):
         if not self.expects(event.attempt):
             return []
         # What it holds is still good, and the next snapshot is another chance.
-        self.fetching = False
-        self.attempt += 1
-        return [AskAgainLater()]
+        return [*self._brought_nothing(event.why), AskAgainLater()]
 
-    def stalled(self) -> list[CopyInstruction]:
+    def stalled(self, why: str) -> list[CopyInstruction]:
         """Nothing has come for long: a fetch that hangs is begun anew, or its producers would keep all."""
         if not self.fetching:
             return []
+        return [*self._brought_nothing(why), *self.ask()]
+
+    def _brought_nothing(self, why: str) -> list[CopyInstruction]:
         self.fetching = False
         self.attempt += 1
-        return self.ask()
+        self.failures += 1
+        if self.failures < FETCHES_MAX:
+            return []
+        # The controller may leave it in its seat, as the last that holds the state: then it goes on trying.
+        self.failures = 0
+        return self.give_up(why) if self.through is None else [MoveFailed(why, holds_state=True)]
 
     def give_up(self, why: str) -> list[CopyInstruction]:
         if self.over or self.through is not None:
