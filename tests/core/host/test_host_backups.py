@@ -165,6 +165,19 @@ def test_a_backup_repeats_its_request_over_a_new_connection_and_to_a_copy_that_h
     assert parcels(host.handle(ParcelFrom("a", 2, Here(FIRST, 1))), "a") == [request(2, 10)]
 
 
+def test_a_backup_asks_the_copy_that_has_taken_over_as_soon_as_a_view_says_so() -> None:
+    host = host_of("c")
+    three = view(4, f=seats(4, "a", "b@2 BACKUP", "c@4 STDBY"))
+    host.handle(ViewSeen(three))
+    for name in ("a", "b"):
+        host.handle(PeerUp(name, 1))
+    host.handle(ParcelFrom("a", 1, Offering(FIRST, 1, THIRD, 4, 1, 1)))
+    host.handle(Inside(THIRD, 4, Received(1, 10)))
+    host.handle(ParcelFrom("b", 1, Here(SECOND, 2)))
+    done = host.handle(ViewSeen(view(6, f=seats(6, "a DEAD", "b@2", "c@4 BACKUP"))))
+    assert parcels(done, "b")[-1] == Request(THIRD, 4, SECOND, 2, 10)
+
+
 def test_a_backup_takes_no_consumers() -> None:
     host = holding()
     assert host.handle(ParcelFrom(GATEWAY, 1, Attach(SINK, 0, SECOND, 2, 70, NOTHING))) == []

@@ -1,4 +1,4 @@
-"""The controller of a flow with backups: one copy of each partition works, and the first backup takes over."""
+"""The controller of a flow with backups: one copy of each partition works, and a backup takes over."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
 A backup is a borrower that never has enough. It asks the active copy for its state, holds what it gets, and
 asks for the next one; the active copy answers every so often, between two groups, if it has more than the
 backup holds. Only what the backup lacks is moved: files of a snapshot never change. A request is repeated
-when a connection comes up, and when a copy of the partition says that it has its state (`Here`).
+when a connection comes up, when a copy of the partition says that it has its state (`Here`), and when a view
+says that another copy has taken over: whichever comes last makes the request that is answered.
 
     active copy                     backup                       producers
     Offer(attempt 1, v)   ─────▶    holds v, through S   ─────▶  Ack(S): its floor
