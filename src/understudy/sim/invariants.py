@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.edge.inlet import Inlet
-from understudy.core.edge.outlet import Outlet
+from understudy.core.edge.outlet import Outlet, OutletState
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import STORE, Copy, Partition
 from understudy.core.view.view import Seat, Status, View
@@ -110,13 +110,18 @@ def _gone(world: World, view: View, producer: Partition, consumer: Copy) -> Iter
         if not world.processes[node].host.residents[copy].begun:
             # What is on its way to a backup, or held by it, or the empty state with which it began.
             moved = worker.fetched or worker.held
-            yield NOTHING if moved is None else dict(moved.state.outlets)[consumer.partition].gone_through
+            yield NOTHING if moved is None else _gone_of(dict(moved.state.outlets)[consumer.partition])
         else:
             machine = world.processes[node].host.residents[copy].machine
             assert machine.above is not None
             outlet = machine.above.outlets[consumer.partition]
             # With a gap its producer goes back to a saved state, which has what the consumer lacks.
             yield outlet.store_floor if outlet.gap else outlet.buffer.gone_through
+
+
+def _gone_of(outlet: OutletState) -> BucketId:
+    """The same of an outlet that has moved with its copy's state, and may have moved with a gap."""
+    return min(outlet.gone_through, dict(outlet.floors).get(STORE, outlet.gone_through))
 
 
 # --- view-safe -------------------------------------------------------------------------------------------
