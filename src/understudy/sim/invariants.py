@@ -6,6 +6,7 @@ saved-fit   any two saved states fit together: what one needs is in the other or
             go back far enough for each
 view-safe   no view leaves a partition without a living holder of its state if it had one in the view
             before, unless states are saved
+one-active  with backups, at most one copy of a partition works
 converged   once nothing fails any more and the world has come to rest: everything is delivered, every
             seat that can be filled is active, and nothing is kept that no copy needs
 """
@@ -138,6 +139,9 @@ def check_view(world: World, before: View | None, after: View) -> None:
         has = holders(world, after, partition)
         what = f"{partition} is in no living seat of view {after.epoch}, and {had} hold it"
         demand(bool(has) or not had or world.setup.saved, "view-safe", what)
+        if world.setup.timing.ship_ms:
+            active = [copy for copy, seat in seats_of(after, partition) if seat.status is Status.ACTIVE]
+            demand(len(active) <= 1, "one-active", f"{active} work at once since view {after.epoch}")
 
 
 # --- converged -------------------------------------------------------------------------------------------
