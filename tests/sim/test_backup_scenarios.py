@@ -35,10 +35,18 @@ FIRST, SECOND, THIRD = copies("f", 3)
 F0, G0 = Copy(Partition("f")), Copy(Partition("g"))
 
 
-def backed(nodes: int, replicas: int = 2, *, save_ms: int = 0, **segments: int) -> Setup:
-    flow = flow_of(chain_of(**(segments or {"f": 1})), Random(1), buckets=12)
-    timing = Timing(ship_ms=500, save_ms=save_ms)
-    return Setup(flow, replicas, nodes, limits=Limits(group_buckets_max=1), timing=timing)
+def backed(replicas: int = 2, *, save_ms: int = 0, **segments: int) -> Setup:
+    """Every copy has a node of its own."""
+    topology = chain_of(**(segments or {"f": 1}))
+    layout = tuple((copy, f"n{at:02}") for at, copy in enumerate(topology.copies(replicas), start=1))
+    return Setup(
+        flow_of(topology, Random(1), buckets=12),
+        replicas,
+        len(layout),
+        layout=layout,
+        limits=Limits(group_buckets_max=1),
+        timing=Timing(ship_ms=500, save_ms=save_ms),
+    )
 
 
 def _whole(world: World) -> bool:
@@ -117,25 +125,25 @@ def run(acts: list[Act], setup: Setup, spares: int = 0) -> None:
 
 @pytest.mark.parametrize("name", ONE)
 def test_a_copy_with_a_backup_loses_and_repeats_nothing(name: str) -> None:
-    run(ONE[name], backed(2))
+    run(ONE[name], backed())
 
 
 def test_both_die_and_the_partition_goes_on_from_its_saved_state() -> None:
     saved = until("a state is saved", lambda world: bool(world.vault))
     acts: list[Act] = [*START, saved, feed(3), kill(FIRST), kill(SECOND), join(), join(), feed(3), WHOLE]
-    run(acts, backed(2, save_ms=1_000))
+    run(acts, backed(save_ms=1_000))
 
 
 @pytest.mark.parametrize("shipped", [True, False], ids=["shipped", "not shipped"])
 def test_the_active_copies_of_two_neighbours_die_at_once(shipped: bool) -> None:
     ship: list[Act] = [] if shipped else [hold("fetch")]
     acts: list[Act] = [*START, *ship, feed(4), wait("delivered"), kill(F0), kill(G0), feed(2), release()]
-    run(acts, backed(4, f=1, g=1))
+    run(acts, backed(f=1, g=1))
 
 
 def test_an_active_copy_and_the_backup_of_its_neighbour_die_at_once() -> None:
     acts: list[Act] = [*START, feed(2), kill(F0), kill(Copy(Partition("g"), 1)), join(), feed(3), WHOLE]
-    run(acts, backed(4, f=1, g=1))
+    run(acts, backed(f=1, g=1))
 
 
 def _second_holds_less(world: World) -> bool:
@@ -150,7 +158,7 @@ def _second_holds_less(world: World) -> bool:
 
 def test_a_backup_that_holds_less_than_another_takes_over_and_the_other_waits_until_it_is_passed() -> None:
     for seed in SEEDS:
-        script = Script(backed(3, 3), seed)
+        script = Script(backed(3), seed)
         for act in START:
             script._carry_out(act)
         assert script.world.view is not None

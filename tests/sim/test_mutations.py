@@ -88,7 +88,7 @@ PASSIVE: dict[Mutation, set[str]] = {
     backups.do_not_acknowledge: {"converged"},
     backups.acknowledge_what_was_put_out: {"state-exact"},
     backups.do_not_count_backups: {"kept", "sound"},
-    backups.ask_for_data: {"sound"},
+    backups.ask_for_data: {"sound", "input-loss-free"},
     backups.let_a_fetch_hang: {"converged"},
     backups.ship_while_busy: {"state-exact"},
     backups.forget_a_request_when_its_snapshot_fails: {"converged"},
@@ -98,7 +98,7 @@ PASSIVE: dict[Mutation, set[str]] = {
     backups.promote_a_standby: {"converged", "sound", "view-safe"},
 }
 PASSIVE_OF_THREE: dict[Mutation, set[str]] = {
-    backups.ship_what_is_older_than_what_is_held: {"sound"},
+    backups.ship_what_is_older_than_what_is_held: {"sound", "converged"},
     backups.promote_all: {"one-active"},
 }
 CASES = [
