@@ -228,9 +228,11 @@ class Space:
 
 
 def _asked_again(world: World) -> list[Choice]:
-    """The requests of standbys that had none to ask when they were seated."""
-    waits = world.view is not None and not all(seats.whole for seats in world.view.partitions.values())
-    return [timer for timer in world.timers() if asks(timer)] if waits else []
+    """What standbys wait for that had no copy to ask when they were seated, or come after another one."""
+    if world.view is None or all(seats.whole for seats in world.view.partitions.values()):
+        return []
+    ships = [timer for timer in world.timers() if saves(world, timer) and _ships(timer)]
+    return ships or [timer for timer in world.timers() if asks(timer)]
 
 
 def _ships(timer: Choice) -> bool:

@@ -144,7 +144,7 @@ def _freeze(value: Any, seen: set[int]) -> Hashable:
 
 
 def _names(value: Any) -> list[str]:
-    return list(vars(value)) if hasattr(value, "__dict__") else _slots(type(value))
+    return list(vars(value)) if hasattr(value, "__dict__") else _slots(type(value))  # type: ignore[arg-type]
 
 
 @cache
