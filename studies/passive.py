@@ -34,7 +34,7 @@ from harness import (
     traffic_run,
 )
 from understudy.history.reading import Damage, by_process, entries
-from understudy.history.records import HandedRecord, SealedRecord, SnapshotRecord
+from understudy.history.records import HandedRecord, Header, SealedRecord, SnapshotRecord
 from understudy.runtime.trial import Trial
 
 
@@ -93,7 +93,7 @@ def records_in(history: Path) -> list[Any]:
         entry
         for parts in by_process(sorted(history.glob("*.jsonl"))).values()
         for entry in entries(parts)
-        if not isinstance(entry, Damage)
+        if not isinstance(entry, Damage | Header)
     ]
     return sorted(found, key=lambda record: record.at_us)
 
