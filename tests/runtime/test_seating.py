@@ -12,8 +12,8 @@ WHOLE, OTHER = Partition("sessions+stats"), Partition("counts")
 
 
 def seats(partition: Partition, *nodes: str) -> dict[Copy, Seat]:
-    """The copies of a partition; a node in capitals is dead, one with a question mark is catching up, one with
-    an equals sign is a backup.
+    """The copies of a partition; a node in capitals is dead, one with a question mark is catching up, one
+    with an equals sign is a backup.
     """
     made = {}
     for replica, node in enumerate(nodes):
