@@ -86,12 +86,14 @@ def _started(
     respawn: bool,
     policy: str = "pair",
     replicas: int | None = None,
+    ship_ms: int | None = None,
     light_compiler: bool | None = None,
     **changes: Any,
 ) -> tuple[LocalRun, Path]:
-    """`replicas`: None: as many as the policy has by itself. `light_compiler`: whether Java is to compile
-    lightly; None: as suits the number of nodes.
+    """`replicas`, `ship_ms`: None: as the policy has them by itself. `light_compiler`: whether Java is to
+    compile lightly; None: as suits the number of nodes.
     """
+    chosen = {"replicas": replicas, "ship_ms": ship_ms}
     folder = Path(tempfile.mkdtemp(prefix="understudy-study-"))
     os.environ[f"{flow.stem.upper()}_OUTPUT"] = str(folder / "out")
     settings = RunSettings(
@@ -99,7 +101,7 @@ def _started(
         flow_path=str(flow),
         folder=str(folder / "run"),
         zookeeper="",
-        policy=policy_named(policy, **({} if replicas is None else {"replicas": replicas})),
+        policy=policy_named(policy, **{name: value for name, value in chosen.items() if value is not None}),
         nodes=nodes,
         **changes,
     )

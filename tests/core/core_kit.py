@@ -17,7 +17,7 @@ from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import Topology
 from understudy.core.view.view import Seat, Seats, Status, View
 
-ACTIVE, DEAD, STDBY = Status.ACTIVE, Status.DEAD, Status.STDBY
+ACTIVE, DEAD, STDBY, BACKUP = Status.ACTIVE, Status.DEAD, Status.STDBY, Status.BACKUP
 
 
 def rows(number: int) -> Bucket:

@@ -31,6 +31,7 @@ from understudy.core.replica.events import (
     LogRead,
     Processed,
     Produced,
+    Received,
     Saved,
     SnapshotTaken,
 )
@@ -50,9 +51,12 @@ class Process:
     def __init__(self, name: str, fleet: Fleet) -> None:
         self.name = name
         self.fleet = fleet
-        timing = Timing(save_ms=1_000 if fleet.saved else 0)
+        timing = Timing(save_ms=1_000 if fleet.saved else 0, ship_ms=500 if fleet.passive else 0)
         self.driver = Driver(Host(name, fleet.topology, fleet.limits, timing=timing), self)
         self.lent: dict[tuple[Copy, int], CopyState] = {}
+        #: What backups hold, and what has come for them last.
+        self.held: dict[Copy, CopyState] = {}
+        self.came: dict[Copy, CopyState] = {}
         self.timers: dict[Hashable, int] = {}
 
     def say(self, event: HostEvent) -> None:
@@ -75,8 +79,19 @@ class Process:
     def fetch(self, wanted: FetchState) -> None:
         lender = self.fleet.processes.get(wanted.node)
         state = lender.lent.get((wanted.lender, wanted.version)) if lender else None
-        came = FetchFailed(wanted.attempt, "gone") if state is None else Installed(wanted.attempt, state)
+        came: object = FetchFailed(wanted.attempt, "gone")
+        if state is not None and wanted.hold:
+            self.came[wanted.copy] = state
+            came = Received(wanted.attempt, state.through)
+        elif state is not None:
+            came = Installed(wanted.attempt, state)
         self.say(Inside(wanted.copy, wanted.epoch, came))
+
+    def hold(self, copy: Copy, epoch: int, attempt: int) -> None:
+        self.held[copy] = self.came.pop(copy)
+
+    def start_held(self, copy: Copy, epoch: int) -> None:
+        self.say(Began(copy, epoch, self.held.pop(copy)))
 
     def leave(self, copy: Copy, epoch: int) -> None:
         self.lent = {key: state for key, state in self.lent.items() if key[0] != copy}
@@ -120,7 +135,8 @@ class Process:
 
 class Fleet:
     """Every process is connected to every other one, and the controller hears of all of them. With `saved`
-    there is a store, which keeps two states of every partition, and a log of the one source.
+    there is a store, which keeps two states of every partition, and a log of the one source. With `passive`
+    one copy of each partition works, and the others hold its snapshots.
     """
 
     def __init__(
@@ -132,9 +148,11 @@ class Fleet:
         engine: Engine | None = None,
         *,
         saved: bool = False,
+        passive: bool = False,
         limits: Limits | None = None,
     ) -> None:
         self.saved = saved
+        self.passive = passive
         self.limits = limits
         self.vault: dict[Partition, list[CopyState]] = {}
         self.log: list[Bucket] = []
@@ -144,7 +162,7 @@ class Fleet:
         self.links: dict[frozenset[str], int] = {}
         self.delivered: list[Bucket] = []
         self.processes: dict[str, Process] = {}
-        self.controller = Controller(topology, replicas, wanted, saved=saved)
+        self.controller = Controller(topology, replicas, wanted, saved=saved, passive=passive)
         self._serial = 0
         self._orders = 0
         for name in (GATEWAY, *nodes):

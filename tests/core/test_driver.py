@@ -34,6 +34,7 @@ from understudy.core.replica.events import (
     CopyState,
     FetchFailed,
     Processed,
+    Received,
     Saved,
     SnapshotTaken,
 )
@@ -70,6 +71,12 @@ class Recording:
 
     def fetch(self, wanted: FetchState) -> None:
         self.calls.append(("fetch", wanted))
+
+    def hold(self, copy: Copy, epoch: int, attempt: int) -> None:
+        self.calls.append(("hold", copy, epoch, attempt))
+
+    def start_held(self, copy: Copy, epoch: int) -> None:
+        self.calls.append(("start held", copy, epoch))
 
     def leave(self, copy: Copy, epoch: int) -> None:
         self.calls.append(("leave", copy, epoch))
@@ -165,6 +172,20 @@ def test_a_lender_snapshots_lends_and_forgets() -> None:
     assert ports.since()[0] == ("lend", FIRST, 1, CopyState(1, NOTHING, ((SINK.partition, outlet),)))
     driver.handle(ViewSeen(view(4, f=seats(4, "a", "d@3"))))
     assert ports.since() == [("unlend", FIRST, 1, 1)]
+
+
+def test_a_backup_fetches_holds_and_starts_from_what_it_holds() -> None:
+    host = Host("d", TOPOLOGY, timing=Timing(ship_ms=500))
+    driver, ports = driven(host)
+    driver.handle(ViewSeen(WAITING))
+    driver.handle(PeerUp("a", 1))
+    ports.since()
+    driver.handle(ParcelFrom("a", 1, Offering(FIRST, 1, SECOND, 3, 1, 1)))
+    assert ports.since() == [("fetch", FetchState(SECOND, 3, "a", FIRST, 1, 1, hold=True))]
+    driver.handle(Inside(SECOND, 3, Received(1, 10)))
+    assert ports.since()[0] == ("hold", SECOND, 3, 1)
+    driver.handle(ViewSeen(view(5, f=seats(5, "a DEAD", "d@3"))))
+    assert ports.since()[0] == ("start held", SECOND, 3)
 
 
 def test_a_copy_saves_its_state() -> None:

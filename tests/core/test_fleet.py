@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core_kit import ACTIVE, rows
+from core_kit import ACTIVE, BACKUP, rows
 from fleet import Fleet
 
 from understudy.core.host.limits import Limits
@@ -146,6 +146,117 @@ def test_a_consumer_that_its_producer_cannot_serve_makes_the_producer_go_back_to
     assert fleet.controller.view is not None
     restored = {str(p): seats.restored > 0 for p, seats in fleet.controller.view.partitions.items()}
     assert restored == {"low/0": True, "high/0": False, "high/1": True}
+
+
+# --- backups ---------------------------------------------------------------------------------------------
+
+
+def ship(fleet: Fleet) -> None:
+    """Let requests be repeated and snapshots be shipped until every copy has its place and all is held."""
+    for _ in range(60):
+        fleet.fire("ask")
+        fleet.fire("ship")
+        view = fleet.controller.view
+        assert view is not None
+        if all(seats.whole for seats in view.partitions.values()) and not kept(fleet):
+            return
+    raise AssertionError("a backup does not get what it lacks")
+
+
+def working(fleet: Fleet) -> dict[str, str]:
+    """On which node each partition's one active copy sits."""
+    assert fleet.controller.view is not None
+    seated: dict[str, list[str]] = {}
+    for copy, seat in fleet.controller.view.seats.items():
+        seated.setdefault(str(copy.partition), []).extend([seat.node] if seat.status is ACTIVE else [])
+    assert all(len(nodes) == 1 for nodes in seated.values()), seated
+    return {partition: nodes[0] for partition, nodes in seated.items()}
+
+
+def passive(nodes: str, replicas: int = 2) -> Fleet:
+    fleet = Fleet(chain_of(low=1, high=1), replicas, nodes, len(nodes), passive=True)
+    ship(fleet)
+    return fleet
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_with_backups_every_row_is_delivered_once_and_kept_until_each_backup_holds_it(replicas: int) -> None:
+    fleet = passive("abc", replicas)
+    for number in NUMBERS:
+        produce(fleet, [number])
+        fleet.settle()
+    assert delivered(fleet) == NUMBERS
+    assert kept(fleet) > 0, "no backup holds it yet"
+    ship(fleet)
+    assert kept(fleet) == 0
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("steps", range(0, 40, 8))
+def test_a_backup_takes_over_and_the_old_node_comes_back_as_a_backup(replicas: int, steps: int) -> None:
+    fleet = passive("abc"[:replicas], replicas)
+    produce(fleet, NUMBERS[:10])
+    fleet.settle()
+    fleet.fire("ship")
+    produce(fleet, NUMBERS[10:20])
+    for _ in range(min(steps, len(fleet.queue))):
+        fleet.step()
+    victim = working(fleet)["low/0"]
+    fleet.kill(victim)
+    fleet.settle()
+    assert working(fleet)["low/0"] != victim
+    fleet.add(victim)
+    produce(fleet, NUMBERS[20:])
+    ship(fleet)
+    assert delivered(fleet) == NUMBERS
+    assert victim not in working(fleet).values()
+    assert fleet.controller.view is not None
+    assert fleet.controller.view.copies_on(victim), "it holds snapshots now"
+    assert kept(fleet) == 0
+
+
+def test_the_active_copies_of_two_neighbours_die_at_once_and_their_backups_fit_together() -> None:
+    fleet = passive("abcd")
+    produce(fleet, NUMBERS[:10])
+    ship(fleet)
+    produce(fleet, NUMBERS[10:20])
+    fleet.settle()
+    fleet.fire("ship")
+    produce(fleet, NUMBERS[20:25])
+    fleet.settle()
+    for victim in set(working(fleet).values()):
+        fleet.kill(victim)
+    produce(fleet, NUMBERS[25:])
+    fleet.settle()
+    ship(fleet)
+    assert delivered(fleet) == NUMBERS
+
+
+def test_one_after_the_other_takes_over() -> None:
+    fleet = passive("abcd")
+    for at in range(3):
+        produce(fleet, NUMBERS[at * 10 : at * 10 + 10])
+        fleet.settle()
+        victim = working(fleet)["high/0"]
+        fleet.kill(victim)
+        fleet.add(victim)
+        ship(fleet)
+    assert delivered(fleet) == NUMBERS
+
+
+def test_a_working_copy_that_an_operator_moves_is_a_backup_there_and_the_wish_has_come_to_its_end() -> None:
+    fleet = passive("abc")
+    low = Copy(Partition("low"))
+    assert fleet.controller.view is not None
+    (free,) = set("abc") - {seat.node for seat in fleet.controller.view.partitions[low.partition].seats}
+    produce(fleet, NUMBERS[:15])
+    fleet.decide(MoveCopy(low, free))
+    produce(fleet, NUMBERS[15:])
+    ship(fleet)
+    assert delivered(fleet) == NUMBERS
+    view = fleet.controller.view
+    assert (view.seat(low).node, view.seat(low).status) == (free, BACKUP)
+    assert dict(view.wanted) == {}
 
 
 def test_a_source_that_is_silent_holds_back_only_the_segments_that_read_it() -> None:

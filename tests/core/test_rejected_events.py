@@ -41,6 +41,7 @@ from understudy.core.edge.messages import (
 )
 from understudy.core.edge.outlet import Outlet, OutletState
 from understudy.core.host.host import Host
+from understudy.core.host.limits import Timing
 from understudy.core.host.parcels import (
     Attach,
     Began,
@@ -67,6 +68,7 @@ from understudy.core.replica.events import (
     Offered,
     Processed,
     Produced,
+    Received,
     Saved,
     SaveFailed,
     SnapshotFailed,
@@ -220,6 +222,17 @@ def installed() -> Replica:
     return made
 
 
+def backup() -> Replica:
+    """A copy that holds a snapshot of bucket 10 and fetches the next one."""
+    consumer = Consumer("c", 1, {BELOW: all_active(1)}, passive=True)
+    made = Replica(Copy(F, 1), consumer, Producer("p", {ABOVE: all_active(2), OTHER: all_active(1)}))
+    made.borrow(to_hold=True)
+    made.handle(Offered(Copy(F), 1, 4))
+    made.handle(Received(1, 10))
+    made.handle(Offered(Copy(F), 2, 5))
+    return made
+
+
 def moved(*partitions: Partition) -> CopyState:
     return CopyState(4, 10, tuple((each, OutletState(run(9), 10, 8, ((0, 8),))) for each in partitions))
 
@@ -255,6 +268,11 @@ STATE = moved(ABOVE, OTHER)
         (borrower, SnapshotTaken(1), "was not asked for"),
         (borrower, Processed(), "never given"),
         (installed, Installed(1, STATE), "did not want a state of attempt 1"),
+        (begun, Received(1, 10), "does not take"),
+        (borrower, Received(1, 10), "does not take"),
+        (backup, Processed(), "never given"),
+        (backup, SnapshotTaken(1), "was not asked for"),
+        (backup, AtEdge(BELOW, From(0, Paused())), "paused without being asked to"),
     ],
     ids=ident,
 )
@@ -282,6 +300,13 @@ def standby() -> Host:
     return host
 
 
+def backing() -> Host:
+    """A node whose copy is to be a backup."""
+    host = Host("c", TOPOLOGY, timing=Timing(ship_ms=500))
+    host.handle(ViewSeen(view(3, f=seats(3, "a", "c@3 STDBY"))))
+    return host
+
+
 @pytest.mark.parametrize(
     ("machine", "event", "why"),
     [
@@ -289,6 +314,10 @@ def standby() -> Host:
         (working, Began(FIRST, 1, STATE), "began twice"),
         (standby, Began(SECOND, 3), "waits for its state"),
         (standby, Began(SECOND, 3, STATE), "waits for its state"),
+        (backing, Began(SECOND, 3, STATE), "resumed"),
+        (backing, Began(SECOND, 3), "resumed"),
+        (working, Inside(FIRST, 1, Received(1, 10)), "does not take"),
+        (standby, Inside(SECOND, 3, Received(1, 10)), "does not take"),
         (node, Began(FIRST, 1, STATE), "other consumers"),
         (working, Inside(FIRST, 1, Saved(1, 1)), "was not to be saved"),
         (working, Inside(FIRST, 1, SaveFailed(1, "x")), "was not to be saved"),
@@ -432,6 +461,10 @@ def test_a_controller_that_rejects_an_event_is_as_before(event: object) -> None:
         (working, PeerDown(GATEWAY, 9)),
         (node, ViewSeen(view(1, f=seats(1, "x", "y")))),
         (standby, TimerFired(("ask", FIRST, 1))),
+        (backing, TimerFired(("ship", FIRST, 1))),
+        (backing, Inside(SECOND, 3, Received(9, 10))),
+        (backing, Inside(SECOND, 9, Received(1, 10))),
+        (backing, Inside(SECOND, 3, FetchFailed(9, "x"))),
         (working, Began(FIRST, 9, STATE)),
         (working, Inside(FIRST, 9, Saved(1, 1))),
         (working, TimerFired(("save", SECOND, 1))),

@@ -12,11 +12,14 @@ WHOLE, OTHER = Partition("sessions+stats"), Partition("counts")
 
 
 def seats(partition: Partition, *nodes: str) -> dict[Copy, Seat]:
-    """The copies of a partition; a node in capitals is dead, one with a question mark is catching up."""
+    """The copies of a partition; a node in capitals is dead, one with a question mark is catching up, one
+    with an equals sign is a backup.
+    """
     made = {}
     for replica, node in enumerate(nodes):
-        status = Status.STDBY if node.endswith("?") else Status.DEAD if node.isupper() else Status.ACTIVE
-        made[Copy(partition, replica)] = Seat(node.rstrip("?").lower(), 1, status)
+        marked = {"?": Status.STDBY, "=": Status.BACKUP}.get(node[-1])
+        status = marked or (Status.DEAD if node.isupper() else Status.ACTIVE)
+        made[Copy(partition, replica)] = Seat(node.rstrip("?=").lower(), 1, status)
     return made
 
 
@@ -29,6 +32,8 @@ def seats(partition: Partition, *nodes: str) -> dict[Copy, Seat]:
         ("holder", ("a", "b", "c"), 1, ["a"]),
         ("holder", ("a", "b", "c"), 0, ["b"]),
         ("holder", ("a", "b?", "c"), 0, ["c"]),
+        ("holder", ("a", "b=", "c="), 0, ["b"]),
+        ("sender", ("a=", "b"), 1, ["b"]),
         ("standby", ("a", "b", "c"), 1, ["d"]),
         ("standby", ("a", "b?", "c"), 0, ["b"]),
         ("primary", ("A", "b"), 1, []),

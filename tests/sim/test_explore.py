@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from mutations import edges, hosts
+from mutations import backups, edges, hosts
 
 from understudy.sim.checkers import Violation
 from understudy.sim.explore import Bounds, Space, explore
@@ -34,12 +34,13 @@ def quartet(buckets: int) -> Setup:
         (Bounds(replicas(2, 2), kills=1), 5_000),
         (Bounds(quartet(1)), 100),
         (Bounds(small("cluster", 2)), 50),
+        (Bounds(small("passive", 2)), 1_000),
         (Bounds(saved("none", 1), spares=1, kills=1, saves=1), 4_000),
         (Bounds(saved("none", 2), saves=2, powers=1), 11_000),
         (Bounds(saved("none", 3), saves=1, powers=1), 5_000),
     ],
     ids=[
-        *("one", "pair", "one of a pair", "quartet", "cluster"),
+        *("one", "pair", "one of a pair", "quartet", "cluster", "passive"),
         *("saved, the only copy is killed", "saved, two saves and a power failure", "saved, a power failure"),
     ],
 )
@@ -61,6 +62,12 @@ LARGE = {
     "three replicas, two killed": Bounds(replicas(3, 1), kills=2),
     "three replicas, two killed, a standby catches up": Bounds(replicas(3, 1), spares=1, kills=2),
     "cluster, one killed": Bounds(small("cluster", 1), kills=1),
+    "passive, one killed": Bounds(small("passive", 2), kills=1),
+    "passive, one killed, its node comes back": Bounds(small("passive", 1), spares=1, kills=1),
+    "passive, one killed, the gateway crashes": Bounds(small("passive", 1), kills=1, crashes=1),
+    "passive, a connection breaks": Bounds(small("passive", 2), severs=1),
+    "passive, two backups, two killed": Bounds(small("passive", 1, 3), kills=2),
+    "passive, saved, both killed": Bounds(saved("passive", 1), spares=2, kills=2, saves=1),
     "quartet, one killed": Bounds(quartet(1), kills=1),
     "quartet, one killed, a standby catches up": Bounds(quartet(1), spares=1, kills=1),
     "saved, killed, the gateway crashes": Bounds(saved("none", 2), spares=1, kills=1, crashes=1, saves=1),
@@ -103,6 +110,9 @@ def test_a_violation_tells_the_path_that_leads_to_it(monkeypatch: pytest.MonkeyP
         (edges.keep_the_lost_sender, Bounds(replicas(2, 1), kills=1), {"converged"}),
         (hosts.do_not_try_again, Bounds(replicas(2, 1), crashes=1), {"converged"}),
         (edges.drop_when_sent, Bounds(quartet(2)), {"kept"}),
+        (backups.do_not_count_backups, Bounds(small("passive", 2)), {"kept", "sound"}),
+        (backups.never_promote, Bounds(small("passive", 1), kills=1), {"converged"}),
+        (backups.resume_one_bucket_late, Bounds(small("passive", 2), kills=1), {"input-loss-free", "sound"}),
     ],
 )
 def test_exploration_finds_a_known_mistake(

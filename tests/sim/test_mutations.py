@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from mutations import controllers, edges, hosts, replicas, saving
+from mutations import backups, controllers, edges, hosts, replicas, saving
 
 from understudy.sim.checkers import Violation
 from understudy.sim.schedules import run_seed
@@ -81,7 +81,27 @@ SAVED_BETWEEN: dict[Mutation, set[str]] = {
     saving.do_not_count_the_store: {"saved-fit"},
     saving.save_with_a_gap: {"saved-fit"},
 }
+#: Breaks of backups; some need two of them.
+PASSIVE: dict[Mutation, set[str]] = {
+    backups.do_not_acknowledge: {"converged"},
+    backups.acknowledge_what_was_put_out: {"state-exact"},
+    backups.do_not_count_backups: {"kept", "sound"},
+    backups.ask_for_data: {"sound", "input-loss-free"},
+    backups.let_a_fetch_hang: {"converged"},
+    backups.ship_while_busy: {"state-exact"},
+    backups.forget_a_request_when_its_snapshot_fails: {"converged"},
+    backups.resume_without_outlets: {"loss-free", "input-loss-free", "kept", "sound", "contents"},
+    backups.resume_one_bucket_late: {"input-loss-free", "sound"},
+    backups.never_promote: {"converged"},
+    backups.promote_a_standby: {"converged", "sound", "view-safe"},
+}
+PASSIVE_OF_THREE: dict[Mutation, set[str]] = {
+    backups.ship_what_is_older_than_what_is_held: {"sound", "converged"},
+    backups.promote_all: {"one-active"},
+}
 CASES = [
+    *(("passive", None, mutation, by) for mutation, by in PASSIVE.items()),
+    *(("passive", 3, mutation, by) for mutation, by in PASSIVE_OF_THREE.items()),
     *((policy, r, mutation, by) for policy, r in POLICIES for mutation, by in EVERYWHERE.items()),
     *((policy, r, mutation, by) for policy, r in POLICIES[1:4] for mutation, by in REPLICATED.items()),
     *(("pair", None, mutation, by) for mutation, by in PAIR.items()),

@@ -13,6 +13,8 @@ WORLDS = [
     ("pair", 3, 150),
     ("flux", None, 60),
     ("cluster", None, 80),
+    ("passive", None, 80),
+    ("passive", 3, 40),
 ]
 
 
@@ -33,7 +35,8 @@ def test_no_schedule_breaks_an_invariant(policy: str, replicas: int | None, seed
 
 
 @pytest.mark.parametrize(
-    ("policy", "replicas", "seeds"), [("pair", None, 150), ("pair", 3, 80), ("flux", None, 40)]
+    ("policy", "replicas", "seeds"),
+    [("pair", None, 150), ("pair", 3, 80), ("flux", None, 40), ("passive", None, 60)],
 )
 def test_schedules_harm_the_movement_of_a_state(policy: str, replicas: int | None, seeds: int) -> None:
     summary = schedules(policy, replicas, seeds)

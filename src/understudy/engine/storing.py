@@ -197,16 +197,20 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def verify_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """The manifest, once every file was found to be what the manifest and the snapshot's digest say."""
+def verify_snapshot(snapshot: Snapshot, known: Digests | None = None) -> dict[str, Any]:
+    """The manifest, once every file was found to be what the manifest and the snapshot's digest say.
+
+    Files that are `known` and were not changed since are not read again.
+    """
     manifest = read_manifest(snapshot.directory)
+    digests = known or Digests()
     for name, file in manifest["files"].items():
         path = snapshot.directory / name
         if not path.is_file():
             raise EnvironmentFailed(
                 f"snapshot {snapshot.directory}: {name} is missing. Restore from another one"
             )
-        if path.stat().st_size != file["size_bytes"] or _digest_file(path) != file["digest"]:
+        if digests.of(path) != (file["size_bytes"], file["digest"]):
             raise EnvironmentFailed(
                 f"snapshot {snapshot.directory}: {name} is not what was written. Restore from another one"
             )

@@ -2,7 +2,8 @@
 
     primary, secondary   the nodes of replicas 0 and 1
     sender               whose output reaches the sinks
-    holder               an active node beside the sender, of the lowest replica
+    holder               a node beside the sender that has the state too, at work or as a backup; of the
+                         lowest replica
     standby              a node that is catching up, or else one without a seat
 
 In a flow of one partition each role is one node's. In a flow of many, a node has a role for each of its
@@ -81,7 +82,7 @@ def _holder(partition: Partition, sender: int, seats: Seating) -> str | None:
     beside = (
         seat.node
         for copy, seat in sorted(seats.items())
-        if copy.partition == partition and copy.replica != sender and seat.status is Status.ACTIVE
+        if copy.partition == partition and copy.replica != sender and seat.status.has_state
     )
     return next(beside, None)
 

@@ -5,7 +5,7 @@ A world is copied at every step, and known again where it comes back to a state 
 *Moves* are all choices of `sim.world`, every view that a process has not seen, the loss of what a dead
 process had sent, and kills, crashes, power failures and broken connections as long as some are left. Where
 states are saved, so are the saves, as long as some are left, the end of a lost node's grace, and the start
-from the snapshot before the newest.
+from the snapshot before the newest. With backups, the time to ship may come whenever a backup waits.
 
 *What is no choice.* Some steps are taken as soon as they can be, because to take them later would only delay
 what they lead to, and that may be late anyway:
@@ -101,7 +101,7 @@ class Space:
         for _ in range(bounds.setup.nodes + bounds.spares):
             world.add_node()
         world.feed_max = 0
-        while choices := world.choices():
+        while choices := world.choices() or _asked_again(world):
             world.take(choices[0])
         world.feed_max = None
         world.processes = {name: self.known.met(process) for name, process in world.processes.items()}
@@ -129,8 +129,7 @@ class Space:
                     found += [choice, (*choice, "older")]
                 case _:
                     found.append(choice)
-        if self.bounds.setup.saved:
-            found += self._saves(world)
+        found += self._saves(world)
         if not found:
             found += [timer for timer in world.timers() if asks(timer)]
         if found or self.bounds.setup.saved:
@@ -140,7 +139,11 @@ class Space:
     def _saves(self, world: ForkingWorld) -> Iterator[Choice]:
         """The timers that do not wait until nothing else can happen."""
         for timer in world.timers():
-            if timer[0] == "grace" or (world.saves_left and saves(world, timer)):
+            if timer[0] == "grace":
+                due = self.bounds.setup.saved
+            else:
+                due = saves(world, timer) and (world.saves_left > 0 or _ships(timer))
+            if due:
                 yield timer
 
     def _faults(self, world: ForkingWorld) -> Iterator[Choice]:
@@ -185,7 +188,7 @@ class Space:
         """The steps of which no other step can tell when they are taken."""
         if world.kills_left or world.crashes_left or world.severs_left or world.view is None:
             return
-        if self.bounds.setup.saved:
+        if self.bounds.setup.saved or self.bounds.setup.timing.ship_ms:
             # What is acknowledged decides what a snapshot keeps.
             return
         for choice in choices:
@@ -222,6 +225,18 @@ class Space:
                     raise Violation("quiet", f"{quiet} does not commute with {other}")
                 commuted += 1
         return commuted
+
+
+def _asked_again(world: World) -> list[Choice]:
+    """What standbys wait for that had no copy to ask when they were seated, or come after another one."""
+    if world.view is None or all(seats.whole for seats in world.view.partitions.values()):
+        return []
+    ships = [timer for timer in world.timers() if saves(world, timer) and _ships(timer)]
+    return ships or [timer for timer in world.timers() if asks(timer)]
+
+
+def _ships(timer: Choice) -> bool:
+    return isinstance(timer[2], tuple) and timer[2][0] == "ship"
 
 
 def _rests(view: View, copy: Copy) -> bool:

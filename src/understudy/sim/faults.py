@@ -323,7 +323,8 @@ def _may_fail(world: World, choice: Choice) -> bool:
     _, name, copy = choice
     assert isinstance(name, str)
     assert isinstance(copy, Copy)
-    return choice[0] != "install" or sure_active(world, copy.partition, name)
+    # An engine that does not start, and a backup's third fetch that fails, cost the seat.
+    return choice[0] not in ("install", "fetch") or sure_active(world, copy.partition, name)
 
 
 def hang(world: World, random: Random) -> str | None:

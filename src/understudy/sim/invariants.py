@@ -6,6 +6,7 @@ saved-fit   any two saved states fit together: what one needs is in the other or
             go back far enough for each
 view-safe   no view leaves a partition without a living holder of its state if it had one in the view
             before, unless states are saved
+one-active  with backups, at most one copy of a partition works
 converged   once nothing fails any more and the world has come to rest: everything is delivered, every
             seat that can be filled is active, and nothing is kept that no copy needs
 """
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.edge.inlet import Inlet
-from understudy.core.edge.outlet import Outlet
+from understudy.core.edge.outlet import Outlet, OutletState
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import STORE, Copy, Partition
 from understudy.core.view.view import Seat, Status, View
@@ -110,13 +111,18 @@ def _gone(world: World, view: View, producer: Partition, consumer: Copy) -> Iter
         if not world.processes[node].host.residents[copy].begun:
             # What is on its way to a backup, or held by it, or the empty state with which it began.
             moved = worker.fetched or worker.held
-            yield NOTHING if moved is None else dict(moved.state.outlets)[consumer.partition].gone_through
+            yield NOTHING if moved is None else _gone_of(dict(moved.state.outlets)[consumer.partition])
         else:
             machine = world.processes[node].host.residents[copy].machine
             assert machine.above is not None
             outlet = machine.above.outlets[consumer.partition]
             # With a gap its producer goes back to a saved state, which has what the consumer lacks.
             yield outlet.store_floor if outlet.gap else outlet.buffer.gone_through
+
+
+def _gone_of(outlet: OutletState) -> BucketId:
+    """The same of an outlet that has moved with its copy's state, and may have moved with a gap."""
+    return min(outlet.gone_through, dict(outlet.floors).get(STORE, outlet.gone_through))
 
 
 # --- view-safe -------------------------------------------------------------------------------------------
@@ -133,6 +139,9 @@ def check_view(world: World, before: View | None, after: View) -> None:
         has = holders(world, after, partition)
         what = f"{partition} is in no living seat of view {after.epoch}, and {had} hold it"
         demand(bool(has) or not had or world.setup.saved, "view-safe", what)
+        if world.setup.timing.ship_ms:
+            active = [copy for copy, seat in seats_of(after, partition) if seat.status is Status.ACTIVE]
+            demand(len(active) <= 1, "one-active", f"{active} work at once since view {after.epoch}")
 
 
 # --- converged -------------------------------------------------------------------------------------------

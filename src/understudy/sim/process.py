@@ -442,8 +442,8 @@ class Process:
                 safe = self.disk.delivered.get(worker.copy.partition.name, NOTHING)
             what = f"{worker.copy} on {self.name} acknowledged {worker.acked}, and holds {safe}"
             demand(worker.acked <= safe, "state-exact", what)
-            # One for a standby, one for the store.
-            most = 1 + (worker.saving is not None)
+            # One for a standby, or for each backup, and one for the store.
+            most = self._borrowers(worker.copy) + (worker.saving is not None)
             demand(len(worker.lent) <= most, "bounded", f"{worker.copy} on {self.name} keeps {worker.lent}")
         dropped: list[Hashable] = [len(self.host.residents)]
         gaps: list[str] = []
@@ -455,6 +455,12 @@ class Process:
         if self.disk is not None:
             dropped += self.disk.forgotten.values()
         self.dropped, self.gaps = tuple(dropped), frozenset(gaps)
+
+    def _borrowers(self, copy: Copy) -> int:
+        view = self.host.view
+        if not self.host.timing.ship_ms or view is None or copy.partition not in view.partitions:
+            return 1
+        return len(view.partitions[copy.partition].seats) - 1
 
     def _check_bounds(self, outlet: Outlet) -> None:
         # One group is always let in, and it may close every window that was open.

@@ -126,5 +126,7 @@ def small(policy: str, buckets: int, replicas: int | None = None, *, saved: bool
     if saved:
         limits = Limits(group_buckets_max=1, output_buckets_max=1, save_bytes_max=0)
         timing = Timing(save_ms=1_000)
+    if policy == "passive":
+        timing = replace(timing, ship_ms=500)
     isolated = policy == "cluster"
     return Setup(flow, count, len(layout), isolated=isolated, layout=layout, limits=limits, timing=timing)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
 from understudy.core.edge.buffer import Buffer
@@ -143,7 +144,13 @@ def _freeze(value: Any, seen: set[int]) -> Hashable:
 
 
 def _names(value: Any) -> list[str]:
-    return list(vars(value)) if hasattr(value, "__dict__") else list(type(value).__slots__)
+    return list(vars(value)) if hasattr(value, "__dict__") else _slots(type(value))  # type: ignore[arg-type]
+
+
+@cache
+def _slots(kind: type) -> list[str]:
+    """A class names only the slots that it adds to those of its bases."""
+    return [name for each in reversed(kind.__mro__) for name in getattr(each, "__slots__", ())]
 
 
 _immutable: set[type] = set()

@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from understudy.core.host.places import GATEWAY
+from understudy.core.replica.backing import Backing
+from understudy.core.replica.movement import FETCHES_MAX
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import CopyMoveFailed, CopySuspected, Report
 from understudy.core.view.view import Status, View
 from understudy.sim.invariants import holders, seats_of
+from understudy.sim.process import Process
 from understudy.sim.world import Choice, World
 
 
@@ -33,6 +36,7 @@ def reports(world: World) -> Iterator[Report]:
 def doomed(world: World) -> set[str]:
     """Nodes whose seats may be declared dead for what has happened already, though they live."""
     found = {name for name in world.nodes if name not in world.store.members}
+    found |= {name for name in world.nodes if _soon_given_up(world.processes[name])}
     for view in views(world):
         found |= view.drained
         found |= {view.seat(copy).node for copy in view.wanted}
@@ -42,6 +46,12 @@ def doomed(world: World) -> set[str]:
                 if seat.epoch == report.epoch:
                     found.add(seat.node)
     return found
+
+
+def _soon_given_up(process: Process) -> bool:
+    """Whether a backup there gives its seat up if one more fetch brings nothing."""
+    borrowings = (resident.machine.borrowing for resident in process.host.residents.values())
+    return any(isinstance(each, Backing) and each.failures >= FETCHES_MAX - 1 for each in borrowings)
 
 
 def sure(world: World, partition: Partition, besides: str) -> bool:

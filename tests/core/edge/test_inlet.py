@@ -21,7 +21,7 @@ from understudy.core.edge.messages import (
     Take,
     Taken,
 )
-from understudy.core.errors import PeerError
+from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.view.changes import Activated, Avail, Fail
 
 
@@ -260,3 +260,50 @@ def test_a_newcomer_of_another_dataflow_gets_the_acknowledgement_and_is_not_aske
     assert inlet.handle(Attached(2)) == [Send(2, Ack(0))]
     inlet.handle(Fail(2))
     assert inlet.status[2] is DEAD
+
+
+# --- backups ---------------------------------------------------------------------------------------------
+
+
+def backup(replicas: int = 2, through: int = 5) -> Inlet:
+    """An inlet of a backup whose snapshot holds everything through a number, with all producers attached."""
+    inlet = Inlet("inlet", all_active(replicas), own=1, passive=True)
+    assert inlet.hold(through) == []
+    for replica in range(replicas):
+        assert inlet.handle(Attached(replica)) == [Send(replica, Ack(through))]
+    return inlet
+
+
+def test_a_backup_acknowledges_what_its_snapshot_holds_and_asks_no_copy_to_send() -> None:
+    inlet = backup()
+    assert inlet.hold(8) == [Send(0, Ack(8)), Send(1, Ack(8))]
+    assert (inlet.taken, inlet.received, inlet.sender, inlet.probed) == (8, 8, None, None)
+    assert inlet.handle(Detached(0)) == []
+    assert inlet.handle(Fail(1)) == []
+    inlet.check()
+
+
+def test_what_a_backup_acknowledged_never_falls() -> None:
+    inlet = backup()
+    assert inlet.hold(3) == [Send(0, Ack(5)), Send(1, Ack(5))]
+
+
+def test_a_backup_that_takes_over_asks_for_what_follows_its_snapshot() -> None:
+    inlet = backup()
+    assert inlet.handle(data(1, 6)) == [], "it was not asked for"
+    assert inlet.take_over() == [Send(1, Reverse(5))]
+    assert inlet.handle(data(1, 6)) == [Take(run(6))]
+    assert inlet.handle(Taken(6)) == [Send(0, Ack(6)), Send(1, Ack(6))]
+    inlet.check()
+
+
+def test_a_backup_that_takes_over_alone_asks_whichever_copy_comes() -> None:
+    inlet = Inlet("inlet", all_active(1), own=1, passive=True)
+    inlet.hold(5)
+    assert inlet.take_over() == []
+    assert inlet.handle(Attached(0)) == [Send(0, Ack(5)), Send(0, Reverse(5))]
+
+
+def test_only_a_backup_is_told_what_it_holds() -> None:
+    with pytest.raises(BrokenInvariant, match="takes data, and was told what it holds"):
+        settled().hold(9)

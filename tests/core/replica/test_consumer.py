@@ -151,3 +151,40 @@ def test_rows_of_a_bucket_stay_apart_by_producer() -> None:
             Bucket(3, (part(RIGHT, 3),), 1),
         )
     )
+
+
+# --- backups ---------------------------------------------------------------------------------------------
+
+
+def backup(through: int = 5) -> Consumer:
+    """A backup of two producers whose snapshot holds everything through a number."""
+    made = Consumer("backup", 0, {p: all_active(2) for p in (RIGHT, LEFT)}, passive=True)
+    assert made.hold(through) == []
+    for partition in (LEFT, RIGHT):
+        for replica in range(2):
+            attached = made.at_edge(AtEdge(partition, Attached(replica)))
+            assert attached == [SendTo(Copy(partition, replica), Ack(through))]
+    return made
+
+
+def test_a_backup_acknowledges_its_snapshot_to_every_copy_of_every_producer() -> None:
+    made = backup()
+    assert made.hold(8) == acks(8)
+    assert (made.handed, made.processed) == (8, 8)
+    made.check()
+
+
+def test_a_backup_that_takes_over_goes_on_from_its_snapshot_with_every_producer() -> None:
+    made = backup()
+    assert made.take_over() == [SendTo(Copy(p, 0), Reverse(5)) for p in (LEFT, RIGHT)]
+    made.at_edge(sent(LEFT, 6, 7))
+    made.at_edge(sent(RIGHT, 6))
+    assert made.hand_out() == [*acks(6), Process((Bucket(6, (part(LEFT, 6), part(RIGHT, 6)), 2),))]
+    made.check()
+
+
+def test_a_backup_is_given_no_work() -> None:
+    made = backup()
+    made.at_edge(sent(LEFT, 6))
+    made.at_edge(sent(RIGHT, 6))
+    assert made.hand_out() == []

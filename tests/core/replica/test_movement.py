@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from core_kit import copies, state_of
 
+from understudy.core.bucket import NOTHING
 from understudy.core.errors import BrokenInvariant
 from understudy.core.replica.events import (
     Ask,
@@ -24,6 +25,7 @@ from understudy.core.replica.events import (
     TakeSnapshot,
 )
 from understudy.core.replica.movement import FETCHES_MAX, Borrowing, Lending
+from understudy.core.shape.partition import Copy
 
 LENDER, STANDBY, THIRD = copies("f", 3)
 
@@ -352,3 +354,91 @@ def test_a_standby_that_gave_up_takes_no_offer() -> None:
         MoveFailed("no copy holds the state any more")
     ]
     assert made.offered(offer()) == []
+
+
+# --- backups ---------------------------------------------------------------------------------------------
+
+
+def holding(holds: int | None, attempt: int = 2, standby: Copy = STANDBY) -> Asked:
+    return Asked(standby, 5, attempt, holds)
+
+
+def paced() -> Lending:
+    """A lender of backups, whose time to ship has come."""
+    return Lending(paced=True)
+
+
+def test_a_backup_is_served_when_its_time_has_come_and_there_is_more_than_it_holds() -> None:
+    made = paced()
+    made.asked(holding(10))
+    assert made.stands_still(10) == [], "it holds as much"
+    assert made.stands_still(11) == [TakeSnapshot(1)]
+    assert made.taken(SnapshotTaken(1), state(1)) == [KeepSnapshot(state(1)), Offer(STANDBY, 5, 2, 1)]
+    assert made.asked(holding(11, attempt=3)) == [DropSnapshot(1)]
+    assert made.stands_still(12) == [], "its time has not come"
+    made.ship_due = True
+    assert made.stands_still(12) == [TakeSnapshot(2)]
+
+
+def test_a_standby_without_a_snapshot_gets_one_though_there_is_no_input_yet() -> None:
+    made = paced()
+    made.asked(holding(None))
+    assert made.stands_still(NOTHING) == [TakeSnapshot(1)]
+
+
+def test_of_two_backups_the_one_that_holds_less_is_served_and_the_other_waits() -> None:
+    made = paced()
+    made.asked(holding(10))
+    made.asked(holding(12, standby=THIRD))
+    assert made.stands_still(12) == [TakeSnapshot(1)]
+    assert made.taken(SnapshotTaken(1), state(1)) == [KeepSnapshot(state(1)), Offer(STANDBY, 5, 2, 1)]
+    assert made.wanted == {THIRD: holding(12, standby=THIRD)}
+
+
+def test_each_of_two_backups_keeps_its_snapshot_until_it_asks_for_the_next() -> None:
+    made = paced()
+    made.asked(holding(10))
+    made.stands_still(11)
+    made.taken(SnapshotTaken(1), state(1))
+    made.asked(holding(10, standby=THIRD))
+    made.ship_due = True
+    made.stands_still(12)
+    assert made.taken(SnapshotTaken(2), state(2)) == [KeepSnapshot(state(2)), Offer(THIRD, 5, 2, 2)]
+    assert made.asked(holding(11, attempt=3)) == [DropSnapshot(1)]
+    assert made.standby_gone(THIRD) == [DropSnapshot(2)]
+
+
+def test_a_snapshot_for_the_store_serves_a_backup_whose_time_has_not_come() -> None:
+    made = Lending(paced=True, ship_due=False)
+    made.asked(holding(10))
+    made.save()
+    assert made.stands_still(11) == [TakeSnapshot(1)]
+    done = made.taken(SnapshotTaken(1), state(1))
+    assert done == [KeepSnapshot(state(1)), SaveSnapshot(1), Offer(STANDBY, 5, 2, 1)]
+
+
+def test_a_snapshot_that_failed_leaves_a_backups_request_and_a_standbys_is_repeated() -> None:
+    made = paced()
+    made.asked(holding(10))
+    made.asked(holding(None, standby=THIRD))
+    made.stands_still(11)
+    assert made.taken(SnapshotFailed(1, "full"), state(1)) == []
+    assert made.wanted == {STANDBY: holding(10)}
+    assert made.stands_still(11) == [], "not at once"
+    made.ship_due = True
+    assert made.stands_still(11) == [TakeSnapshot(2)]
+
+
+def test_a_later_request_that_came_during_a_snapshot_that_failed_is_the_one_that_stays() -> None:
+    made = paced()
+    made.asked(holding(10))
+    made.stands_still(11)
+    made.asked(holding(10, attempt=3))
+    made.taken(SnapshotFailed(1, "full"), state(1))
+    assert made.wanted == {STANDBY: holding(10, attempt=3)}
+
+
+def test_the_clock_of_backups_is_nothing_to_a_lender_that_is_not_paced() -> None:
+    made = lending()
+    made.asked(asked(attempt=2))
+    assert made.stands_still(11) == [TakeSnapshot(2)]

@@ -31,6 +31,7 @@ from understudy.core.replica.events import (
     Produced,
     Progress,
     SendTo,
+    ShipDue,
     SnapshotTaken,
     StandbyGone,
     TakeSnapshot,
@@ -392,3 +393,30 @@ def test_every_end_of_a_copy_is_found_by_its_neighbour() -> None:
     assert made.end_towards(ABOVE) is made.ends[ABOVE]
     assert made.end_towards(Partition("other")) is None
     assert copies("f", 2)[1] == made.copy
+
+
+# --- backups ---------------------------------------------------------------------------------------------
+
+
+def test_a_copy_ships_between_two_groups_when_the_time_has_come_and_goes_on_afterwards() -> None:
+    made = active()
+    made.lending.paced, made.lending.ship_due = True, False
+    made.handle(data(1))
+    assert made.handle(Asked(Copy(F, 0), 4, 2, NOTHING)) == []
+    assert made.handle(ShipDue()) == [], "the engine works"
+    made.handle(data(2))
+    assert made.handle(Processed()) == [TakeSnapshot(1)]
+    kept = CopyState(1, 1, ((ABOVE, OutletState((), NOTHING, NOTHING, ((0, NOTHING),))),))
+    assert made.handle(SnapshotTaken(1)) == [
+        KeepSnapshot(kept),
+        Offer(Copy(F, 0), 4, 2, 1),
+        SendTo(SOURCE, Ack(2)),
+        group(2),
+    ]
+
+
+def test_a_copy_that_rests_with_all_that_its_backup_holds_ships_nothing() -> None:
+    made = active()
+    made.lending.paced = True
+    assert made.handle(Asked(Copy(F, 0), 4, 2, NOTHING)) == []
+    assert made.handle(ShipDue()) == []

@@ -179,3 +179,35 @@ def test_no_possible_lender_fails_before_the_standby_that_may_have_its_state_arr
 def test_one_decision_is_at_most_one_message_about_a_partition(history: list[View]) -> None:
     for old, new in pairwise(each.partitions[F] for each in history):
         assert len(changes(old, new)) <= 1
+
+
+# --- backups ---------------------------------------------------------------------------------------------
+
+HOLDS = seats(4, "c@3 BACKUP", "b")
+
+
+def test_a_standby_that_becomes_a_backup_is_nothing_to_its_neighbours() -> None:
+    assert changes(WAITING, HOLDS) == []
+    assert changes(FAILED, HOLDS) == [Avail(0)]
+    assert changes(BOTH, HOLDS) == [Fail(0), Avail(0)]
+
+
+def test_a_backup_that_takes_over_is_called_active() -> None:
+    assert changes(HOLDS, seats(6, "c@3", "b DEAD")) == [Activated(0), Fail(1)]
+    assert changes(WAITING, seats(6, "c@3", "b DEAD")) == [Activated(0), Fail(1)]
+    assert changes(HOLDS, seats(7, "c@3", "b@7 STDBY")) == [Activated(0), Fail(1), Avail(1)]
+
+
+def test_a_backup_that_dies_has_failed() -> None:
+    assert changes(HOLDS, seats(5, "c@3 DEAD", "b")) == [Fail(0)]
+
+
+@pytest.mark.parametrize("before", ["ACTIVE", "DEAD"])
+def test_no_seat_becomes_a_backups_but_a_standbys(before: str) -> None:
+    with pytest.raises(BrokenInvariant, match=f"went from {before} to BACKUP"):
+        changes(seats(3, f"c@3 {before}", "b"), seats(4, "c@3 BACKUP", "b"))
+
+
+def test_an_active_seat_never_becomes_a_backups_again_without_a_new_one() -> None:
+    with pytest.raises(BrokenInvariant, match="went from BACKUP to STDBY"):
+        changes(HOLDS, seats(5, "c@3 STDBY", "b"))

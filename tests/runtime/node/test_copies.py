@@ -56,8 +56,17 @@ def assert_sound(run: Run, through: int) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "nodes", "parameters"),
-    [("none", 1, {}), ("pair", 2, {}), ("pair", 3, {"replicas": 3}), ("flux", 2, {}), ("cluster", 2, {})],
-    ids=["none", "pair", "three", "flux", "cluster"],
+    [
+        *(
+            ("none", 1, {}),
+            ("pair", 2, {}),
+            ("pair", 3, {"replicas": 3}),
+            ("flux", 2, {}),
+            ("cluster", 2, {}),
+        ),
+        ("passive", 2, {"ship_ms": 50}),
+    ],
+    ids=["none", "pair", "three", "flux", "cluster", "passive"],
 )
 def test_every_row_comes_out_once_and_in_order_under_every_policy(
     make: Make, policy: str, nodes: int, parameters: dict[str, int]

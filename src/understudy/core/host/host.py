@@ -247,6 +247,9 @@ class Host(Machine[HostEvent, HostInstruction]):
                     self._drive(resident, StandbyGone(Copy(own, change.replica)))
                 elif change == Activated(resident.copy.replica):
                     self._carry_out(resident, resident.machine.activated())
+                if isinstance(change, Activated) and resident.machine.backs_up:
+                    # The copy that takes over may have said that it is here before this host had heard of it.
+                    self._carry_out(resident, resident.machine.ask_again())
         if own not in self.topology.ends:
             resident.machine.saves = self.saved and self.places.saves(resident.copy)
 

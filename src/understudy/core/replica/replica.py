@@ -157,9 +157,10 @@ class Replica:
         """A newcomer's limit without progress has passed. None: nothing is left to watch."""
         if self.borrowing is not None and not self.borrowing.over:
             if not self.borrowing.progressed:
+                why = f"its state made no progress for {limit_ms / 1000:g} s"
                 if isinstance(self.borrowing, Backing) and self.backs_up:
-                    return self.borrowing.stalled()
-                return self.borrowing.give_up(f"its state made no progress for {limit_ms / 1000:g} s")
+                    return self.borrowing.stalled(why)
+                return self.borrowing.give_up(why)
             self.borrowing.progressed = False
             return []
         if not self.catching_up:

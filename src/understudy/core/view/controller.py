@@ -27,7 +27,8 @@ keep what it lacks (`CopyLacks`), they go back to their saved states together: a
 
 *Backups.* With `passive` one copy of each partition works, and the others hold its snapshots: they are
 BACKUP. A standby becomes a BACKUP when it holds one. When the ACTIVE copy dies, the first BACKUP becomes
-ACTIVE in the seat that it has. The first view seats one copy of each partition.
+ACTIVE in the seat that it has. A BACKUP that gets no snapshots any more is DEAD, as long as another copy has
+the state. The first view seats one copy of each partition.
 
 *Bottom-up.* While a standby of some level is catching up, none of another level is seated; of several levels
 with DEAD seats that can be filled the lowest comes first. Partitions of one level recover side by side, and
@@ -162,9 +163,10 @@ class Controller(Machine[ControllerEvent, Decision]):
             case CopyCaughtUp(copy, epoch):
                 return self._caught_up(copy, epoch)
             case CopyMoveFailed(copy, epoch, why, holds_state):
-                standby = self._seat_of(copy, epoch)
-                waits = standby is not None and standby.status is Status.STDBY
-                given_up = waits and (not holds_state or self._replaceable(copy))
+                seat = self._seat_of(copy, epoch)
+                waits = seat is not None and seat.status is Status.STDBY
+                backs_up = seat is not None and seat.status is Status.BACKUP
+                given_up = (waits and not holds_state) or ((waits or backs_up) and self._replaceable(copy))
                 return self._bury([copy], f"could not catch up: {why}") if given_up else []
             case CopySuspected(copy, epoch, by):
                 suspect = self._seat_of(copy, epoch)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from understudy.core.shape.partition import Copy, Partition
-from understudy.core.view.view import Seats, Status, View
+from understudy.core.view.view import Seats, View
 
 
 def why_not_move(
@@ -89,8 +89,8 @@ def _no_member(members: Sequence[str], node: str) -> str | None:
 
 
 def _is_open(seats: Seats, replica: int, node: str) -> bool:
-    """Whether a copy can still be wished onto that node: it is not active there, nor is another one."""
+    """Whether a copy can still be wished onto that node: it has no state there, nor is another one."""
     seat = seats.seats[replica]
-    there = seat.node == node and seat.status is Status.ACTIVE
+    there = seat.node == node and seat.status.has_state
     others = any(s.alive and s.node == node for r, s in enumerate(seats.seats) if r != replica)
     return seats.lost is None and not there and not others

@@ -156,7 +156,7 @@ class Copies(Hosting):
             failed = FetchFailed(wanted.attempt, f"the address of {wanted.node} is not known")
             self.post(Inside(wanted.copy, wanted.epoch, failed))
             return
-        hosted.fetch(wanted, StateFetch(address, wanted, self.host.name, self._settings, hosted.held))
+        hosted.fetch(wanted, StateFetch(address, wanted, self.host.name, self._settings, hosted.to_build_on))
 
     def hold(self, copy: Copy, epoch: int, attempt: int) -> None:
         self._copies[copy].hold(attempt)
@@ -199,6 +199,7 @@ class Copies(Hosting):
 
     def _admit_fetch(self, hello: Mapping[str, Any]) -> Accepted:
         node, standby, epoch, lender, version = request_of(hello)
+        has = has_of(hello)
         view = self.host.view
         if view is None or view.epoch < epoch:
             raise NotYet("the view that seats this standby has not arrived here")
@@ -212,7 +213,7 @@ class Copies(Hosting):
         def opened(channel: Channel) -> None:
             threading.Thread(
                 target=send_state,
-                args=(channel, lent.snapshot.directory, lent.state, has_of(hello)),
+                args=(channel, lent.snapshot.directory, lent.state, has),
                 name=f"state of {lender} for {node}",
                 daemon=True,
             ).start()

@@ -39,7 +39,7 @@ from understudy.core.replica.events import (
 )
 from understudy.core.shape.partition import Copy, Partition
 from understudy.engine.interface import CopyEngine, Snapshot
-from understudy.engine.storing import open_snapshot
+from understudy.engine.storing import Digests, open_snapshot, verify_snapshot
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.mover import StateFetch
 from understudy.runtime.node.pace import Pace
@@ -96,6 +96,11 @@ class HostedCopy:
         #: A backup's snapshot; those that were received and that the host may not want; what came in all.
         self.held: Lent | None = None
         self._received: dict[int, Lent] = {}
+        self._receiving = threading.Lock()
+        self._took_over = False
+        self._digests = Digests()
+        #: Whether the last snapshot was not received: the next one comes whole, a held file may be damaged.
+        self._comes_whole = False
         self.shipped_bytes = 0
         #: A backup's queries, built before they are needed.
         self._spare: CopyEngine | None = None
@@ -132,11 +137,20 @@ class HostedCopy:
 
     def hold(self, attempt: int) -> None:
         """Keep the snapshot that was received in the place of the one before."""
-        before, self.held = self.held, self._received.pop(attempt)
-        if before is not None:
-            shutil.rmtree(before.snapshot.directory, ignore_errors=True)
-        else:
+        with self._receiving:
+            before, self.held = self.held, self._received.pop(attempt)
+            # The host did not want them: they came when it had begun anew.
+            stale, self._received = self._received, {}
+        if before is None:
             self._in_thread("backup", self._prepare)
+        for each in (before, *stale.values()):
+            if each is not None:
+                shutil.rmtree(each.snapshot.directory, ignore_errors=True)
+
+    @property
+    def to_build_on(self) -> Lent | None:
+        """What is held already and need not come again."""
+        return None if self._comes_whole else self.held
 
     def _prepare(self) -> None:
         """Build the queries of a backup, so that a take-over only has to start them."""
@@ -161,26 +175,38 @@ class HostedCopy:
         self._drop_held()
 
     def _drop_held(self) -> None:
-        held, self.held = self.held, None
-        for each in (held, *self._received.values()):
+        with self._receiving:
+            self._took_over = True
+            dropped, self.held, self._received = (self.held, *self._received.values()), None, {}
+        for each in dropped:
             if each is not None:
                 shutil.rmtree(each.snapshot.directory, ignore_errors=True)
-        self._received = {}
 
     def _receive(self, wanted: FetchState, fetch: StateFetch) -> None:
         into = self._parts.folder / f"held-{wanted.attempt}"
         try:
             state = fetch.run(into, self._progressed)
             received = Lent(open_snapshot(into), state)
+            # Producers let go of what it holds, so it must be sound before that is said.
+            verify_snapshot(received.snapshot, self._digests)
+            self._digests.keep_only(into)
         except Exception as problem:
             shutil.rmtree(into, ignore_errors=True)
+            self._comes_whole = True
             if not self._over.is_set():
                 log.warning("%s: a snapshot was not received: %s", self.copy, problem)
                 failed = FetchFailed(wanted.attempt, f"{type(problem).__name__}: {problem}")
                 self._hosting.inside(self.copy, self.epoch, failed)
             return
-        self._received[wanted.attempt] = received
-        self.shipped_bytes += fetch.received_bytes
+        self._comes_whole = False
+        self.shipped_bytes += fetch.received_bytes + fetch.output_bytes
+        with self._receiving:
+            wanted_still = not self._took_over and not self._over.is_set()
+            if wanted_still:
+                self._received[wanted.attempt] = received
+        if not wanted_still:
+            shutil.rmtree(into, ignore_errors=True)
+            return
         self._hosting.inside(self.copy, self.epoch, Received(wanted.attempt, state.through))
 
     def end(self) -> threading.Thread:

@@ -50,10 +50,16 @@ PROGRESS_S = 1.0
 
 @dataclass(frozen=True)
 class Has:
-    """What a backup has already: files by their digests, and each consumer's output through a number."""
+    """What a backup has already: files by their digests, and of each consumer's output a span: what follows
+    one number, through another.
+    """
 
     digests: frozenset[str] = frozenset()
-    outputs: Mapping[str, int] = field(default_factory=dict)
+    outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def lacks(self, partition: Partition, bucket: Bucket) -> bool:
+        after, through = self.outputs.get(str(partition), (NOTHING, NOTHING))
+        return not after < bucket.number <= through
 
 
 NOTHING_HELD = Has()
@@ -67,7 +73,8 @@ def send_state(channel: Channel, folder: Path, state: CopyState, has: Has = NOTH
     try:
         began = time.monotonic()
         size_bytes = 0
-        digests = {name: file["digest"] for name, file in read_manifest(folder)["files"].items()}
+        listed = read_manifest(folder)["files"] if has.digests else {}
+        digests = {name: file["digest"] for name, file in listed.items()}
         files = [
             path
             for path in sorted(folder.rglob("*"))
@@ -85,7 +92,7 @@ def send_state(channel: Channel, folder: Path, state: CopyState, has: Has = NOTH
         # A backup gets one every moment.
         level = logging.DEBUG if has.digests else logging.INFO
         log.log(level, "sent snapshot %d: %d bytes in %.0f ms", state.version, size_bytes, took_ms)
-    except OSError as problem:
+    except (OSError, EnvironmentFailed) as problem:
         log.exception("the state could not be read")
         channel.close(f"the state could not be read: {problem}")
 
@@ -110,12 +117,11 @@ def _send_file(channel: Channel, folder: Path, file: Path) -> int:
                 return sent
 
 
-def _state_frames(state: CopyState, has: Has) -> list[Frame]:
+def _state_frames(state: CopyState, has: Has = NOTHING_HELD) -> list[Frame]:
     """The outlets' buckets in runs that fit into a message each, then all that is said of them."""
     frames: list[Frame] = []
     for at, (partition, outlet) in enumerate(state.outlets):
-        through = has.outputs.get(str(partition), NOTHING)
-        kept = tuple(bucket for bucket in outlet.kept if bucket.number > through)
+        kept = tuple(bucket for bucket in outlet.kept if has.lacks(partition, bucket))
         frames += [_kept_frame(at, run) for run in runs_of(kept) if run]
     outlets = [
         [str(partition), outlet.produced_through, outlet.gone_through, [list(each) for each in outlet.floors]]
@@ -148,11 +154,7 @@ class StateFetch:
     ) -> None:
         self._held = held if wanted.hold else None
         self._digests: dict[str, str] = {}
-        self._outputs: dict[str, int] = {}
-        if self._held is not None:
-            files = read_manifest(self._held.snapshot.directory)["files"]
-            self._digests = {file["digest"]: name for name, file in files.items()}
-            self._outputs = {str(p): outlet.produced_through for p, outlet in self._held.state.outlets}
+        self._outputs: dict[str, tuple[int, int]] = {}
         self._address = address
         self._wanted = wanted
         self._node = node
@@ -167,6 +169,8 @@ class StateFetch:
         self._into = Path()
         self.received_bytes = 0
         self.total_bytes = 0
+        #: Output that came beside the files.
+        self.output_bytes = 0
 
     def run(self, into: Path, progress: Callable[[], None]) -> CopyState:
         """Blocks until all files are in the folder; returns the state that belongs to them.
@@ -174,6 +178,7 @@ class StateFetch:
         Raises `ConnectionError` or `Refused` if it does not come, `EnvironmentFailed` if it cannot be kept.
         """
         self._into, self._progress = into, progress
+        self._look_at_held()
         shutil.rmtree(into, ignore_errors=True)
         into.mkdir(parents=True)
         wanted = self._wanted
@@ -204,20 +209,35 @@ class StateFetch:
         log.log(level, "snapshot %d arrived, %d bytes", self._state.version, self.received_bytes)
         return self._state
 
+    def _look_at_held(self) -> None:
+        if self._held is None:
+            return
+        files = read_manifest(self._held.snapshot.directory)["files"]
+        self._digests = {file["digest"]: name for name, file in files.items()}
+        self._outputs = {
+            str(partition): (outlet.gone_through, outlet.produced_through)
+            for partition, outlet in self._held.state.outlets
+        }
+
     def _link_held(self, into: Path) -> None:
         """Put the files that did not come into their places, from the snapshot that is held."""
         if self._held is None:
             return
         for name, file in read_manifest(into)["files"].items():
-            if not (into / name).exists() and file["digest"] in self._digests:
-                (into / name).parent.mkdir(parents=True, exist_ok=True)
-                link(self._held.snapshot.directory / self._digests[file["digest"]], into / name)
+            target = into.joinpath(*_parts_of(name))
+            if not target.exists() and file["digest"] in self._digests:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                link(self._held.snapshot.directory / self._digests[file["digest"]], target)
 
-    def _kept_before(self, partition: Partition, gone_through: int) -> list[Bucket]:
-        """Output of the snapshot that is held and that is still wanted."""
+    def _kept_of(self, at: int, partition: Partition, gone_through: int) -> tuple[Bucket, ...]:
+        """All output that an outlet keeps: what has come, and what is held and still wanted."""
         outlets = {} if self._held is None else dict(self._held.state.outlets)
         before = outlets.get(partition)
-        return [] if before is None else [b for b in before.kept if b.number > gone_through]
+        came = self._kept.get(at, [])
+        if before is None:
+            return tuple(came)
+        held = [bucket for bucket in before.kept if bucket.number > gone_through]
+        return tuple(sorted((*held, *came), key=lambda bucket: bucket.number))
 
     def stop(self) -> None:
         """The state is no longer wanted. May be called from any thread."""
@@ -247,6 +267,7 @@ class StateFetch:
                 if len(numbers) != len(frame.bodies):
                     raise PeerError(f"{len(numbers)} numbers came with {len(frame.bodies)} bodies")
                 run = [_bucket(int(n), body) for n, body in zip(numbers, frame.bodies, strict=True)]
+                self.output_bytes += sum(bucket.size_bytes for bucket in run)
                 self._kept.setdefault(int(frame.head["outlet"]), []).extend(run)
             case "state":
                 self._state = self._state_of(frame.head)
@@ -260,7 +281,7 @@ class StateFetch:
                 (
                     Partition.of(name),
                     OutletState(
-                        (*self._kept_before(Partition.of(name), int(gone)), *self._kept.get(at, ())),
+                        self._kept_of(at, Partition.of(name), int(gone)),
                         int(produced),
                         int(gone),
                         tuple((int(replica), int(floor)) for replica, floor in floors),
@@ -273,10 +294,7 @@ class StateFetch:
             raise PeerError(f"a malformed state: {problem}") from problem
 
     def _write(self, name: str, offset: int, chunk: bytes) -> None:
-        parts = PurePosixPath(name).parts
-        if not parts or name.startswith("/") or ".." in parts:
-            raise PeerError(f"a file of the state has the name {name!r}, which leads out of its folder")
-        file = self._into.joinpath(*parts)
+        file = self._into.joinpath(*_parts_of(name))
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("ab") as stream:
@@ -290,6 +308,14 @@ class StateFetch:
         if at != offset:
             raise PeerError(f"{name}: a chunk for offset {offset} came at {at}")
         self.received_bytes += len(chunk)
+
+
+def _parts_of(name: str) -> tuple[str, ...]:
+    """The steps from the snapshot's folder to a file of it. Raises `PeerError`."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts:
+        raise PeerError(f"a file of the state has the name {name!r}, which leads out of its folder")
+    return parts
 
 
 def request_of(hello: Mapping[str, Any]) -> tuple[str, Copy, int, Copy, int]:
@@ -315,6 +341,8 @@ def has_of(hello: Mapping[str, Any]) -> Has:
     """What a standby says that it has. Raises `PeerError`."""
     try:
         digests = frozenset(str(digest) for digest in hello.get("digests", ()))
-        return Has(digests, {str(name): int(n) for name, n in dict(hello.get("outputs", {})).items()})
-    except (TypeError, ValueError) as problem:
+        outputs = dict(hello.get("outputs", {}))
+        spans = {str(name): (int(after), int(through)) for name, (after, through) in outputs.items()}
+        return Has(digests, spans)
+    except (TypeError, ValueError, OverflowError) as problem:
         raise PeerError(f"a backup must say what it has: {problem}") from problem
