@@ -422,10 +422,10 @@ class World:
 
 
 def _activated(before: View | None, after: View) -> int:
-    """How many standbys are active since this view."""
+    """How many standbys have caught up in this view, and work or hold snapshots since."""
     old = before.seats if before is not None else {}
     return sum(
-        seat.status is Status.ACTIVE and old[copy].status is Status.STDBY
+        seat.status.has_state and old[copy].status is Status.STDBY
         for copy, seat in after.seats.items()
         if copy in old
     )
