@@ -77,6 +77,7 @@ class Node:
             folder=folder or self.folder / f"copy-{copy.replica}",
             make_engine=self.engine,
             starting=self.starting,
+            consumers=(SINK,),
             stream_for=lambda _consumer: "out",
             time_of={"rows": "ts"},
             pace=Pace(0, 0.1),

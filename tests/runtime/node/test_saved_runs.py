@@ -38,7 +38,8 @@ def told(run: Run) -> dict[str, dict[str, Any]]:
     """What the copies that save told the gateway of it."""
     for node in run.nodes.values():
         node.copies.tell_stats()
-    return savers_in({"nodes": dict(run.gateway.stats_of)})
+    seats = run.gateway.boundary.status()["seats"]
+    return savers_in({"nodes": dict(run.gateway.stats_of), "seats": seats})
 
 
 def await_saved(run: Run) -> None:

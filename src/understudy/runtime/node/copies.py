@@ -140,6 +140,7 @@ class Copies(Hosting):
             folder=self._folder / f"{name}-{copy.partition.index}-{copy.replica}-{epoch}",
             make_engine=lambda: self._engine_for(copy.partition),
             starting=self._starting,
+            consumers=self.host.topology.consumers(copy.partition),
             stream_for=stream_for,
             time_of=self._time_of,
             pace=Pace(self._settings.crowd or 0.0, self._flow.bucket_us / 1e6),

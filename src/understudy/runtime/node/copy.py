@@ -59,6 +59,7 @@ class CopyParts:
     make_engine: Callable[[], CopyEngine]
     #: Two queries that start at once take longer than one after the other.
     starting: threading.Lock
+    consumers: tuple[Partition, ...]
     stream_for: Callable[[Partition], str]
     time_of: Mapping[str, str]
     pace: Pace
@@ -248,8 +249,8 @@ class HostedCopy:
         produced = max((outlet.produced_through for outlet in saved.values()), default=NOTHING)
         # One that is new gets what is put out from now on.
         anew = OutletState((), produced, NOTHING, ())
-        consumers = sorted(self._hosting.host.topology.consumers(self.copy.partition))
-        return replace(state, outlets=tuple((each, saved.get(each, anew)) for each in consumers))
+        outlets = tuple((each, saved.get(each, anew)) for each in sorted(self._parts.consumers))
+        return replace(state, outlets=outlets)
 
     def _restored(self, into: Path) -> Restored | None:
         """The state that was saved last; None if none ever was, or none is."""
