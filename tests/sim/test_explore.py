@@ -112,7 +112,6 @@ def test_a_violation_tells_the_path_that_leads_to_it(monkeypatch: pytest.MonkeyP
         (edges.drop_when_sent, Bounds(quartet(2)), {"kept"}),
         (backups.do_not_count_backups, Bounds(small("passive", 2)), {"kept", "sound"}),
         (backups.never_promote, Bounds(small("passive", 1), kills=1), {"converged"}),
-        (backups.resume_one_bucket_late, Bounds(small("passive", 2), kills=1), {"input-loss-free", "sound"}),
     ],
 )
 def test_exploration_finds_a_known_mistake(
