@@ -55,6 +55,7 @@ class Node:
         self.endpoint = Endpoint(beat_s=0.05, silence_s=5)
         #: Copies save their states there, if a test wants them to.
         self.saving: Saving | None = None
+        self.consumers: tuple[Partition, ...] = (SINK,)
 
     def post(self, event: object) -> None:
         self.host_events.put(event)
@@ -77,7 +78,7 @@ class Node:
             folder=folder or self.folder / f"copy-{copy.replica}",
             make_engine=self.engine,
             starting=self.starting,
-            consumers=(SINK,),
+            consumers=self.consumers,
             stream_for=lambda _consumer: "out",
             time_of={"rows": "ts"},
             pace=Pace(0, 0.1),

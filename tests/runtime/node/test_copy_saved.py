@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from small_engine import failing
-from small_node import COPY, EPOCH, WAIT_S, Node, alive, eventually, state_of
+from small_node import COPY, EPOCH, SINK, WAIT_S, Node, alive, eventually, state_of
 
+from understudy.core.bucket import NOTHING
+from understudy.core.edge.outlet import OutletState
 from understudy.core.host.parcels import Began
 from understudy.core.replica.events import Saved, SaveFailed
-from understudy.core.shape.partition import Copy
+from understudy.core.shape.partition import Copy, Partition
 from understudy.flow.errors import EnvironmentFailed
 from understudy.history.records import InstalledRecord
 from understudy.runtime.node.saving import Saving
@@ -69,6 +71,16 @@ def test_output_that_is_saved_is_not_produced_again(node: Node) -> None:
     again.begin()
     node.next(Began)
     assert [bucket.number for bucket in node.works(again, 4)] == [4]
+
+
+def test_sinks_may_have_come_and_gone_since_a_state_was_saved(node: Node) -> None:
+    saved_once(node)
+    produced = dict(state_of(5, 3).outlets)[SINK].produced_through
+    new = Partition("sink:new")
+    node.consumers = (new,)
+    node.copy(COPY).begin()
+    (outlet,) = node.next(Began).saved.outlets
+    assert outlet == (new, OutletState((), produced, NOTHING, ())), "it gets what is put out from now on"
 
 
 def test_without_anything_saved_a_copy_begins_empty(node: Node) -> None:
