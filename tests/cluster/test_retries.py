@@ -127,24 +127,18 @@ def test_a_gateway_that_cannot_come_up_at_first_ends_the_run_at_once(run: LocalR
             look_until(run, lambda: False)
 
 
-@pytest.mark.parametrize(
-    ("added", "said"),
-    [("meaning = 42", " has changed since this run began"), ("def half(", ":")],
-    ids=["another", "half saved"],
-)
-def test_a_gateway_that_is_killed_while_its_flow_is_edited_comes_up_with_the_flow_as_it_was(
-    run: LocalRun, added: str, said: str
+@pytest.mark.parametrize("added", ["meaning = 42", "def half("], ids=["another", "half saved"])
+def test_a_gateway_that_is_killed_after_its_flow_was_edited_comes_up_with_the_flow_as_it_was(
+    run: LocalRun, added: str
 ) -> None:
     flow = Path(run.settings.flow_path)
-    as_it_was = flow.read_text()
     run.start()
     look_until(run, ready_file(run.settings.path, "gateway").exists)
-    flow.write_text(f"{as_it_was}\n{added}\n")
+    flow.write_text(f"{flow.read_text()}\n{added}\n")
     run.kill("gateway")
-    look_until(run, lambda: "gateway" in run.setbacks)
-    assert f"{flow}{said}" in run.setbacks["gateway"].text
-    flow.write_text(as_it_was)
-    look_until(run, lambda: run.status() is not None)
+    look_until(run, lambda: not run.came_up("gateway"))
+    look_until(run, lambda: run.came_up("gateway") and run.status() is not None)
+    assert f"{flow} has changed since this run began" in run.settings.log_file("gateway").read_text()
 
 
 def test_a_process_that_cannot_even_be_started_is_named_at_first_and_tried_later(

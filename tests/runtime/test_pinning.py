@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from understudy.runtime.pinning import CODE, has_changed, unpin
 from understudy.runtime.settings import RunSettings
 
 FLOW = """
@@ -24,15 +27,13 @@ flow.sink(same, us.Console())
 """
 LOAD = """
 import sys
-from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.pinning import load_pinned
 from understudy.runtime.settings import RunSettings
 
-try:
-    print(load_pinned(RunSettings("run", sys.argv[1], sys.argv[2], "")).name)
-except EnvironmentFailed as problem:
-    print(problem)
+flow = load_pinned(RunSettings("run", sys.argv[1], sys.argv[2], ""))
+print(flow.name, flow.sources["rows"].arrow_schema.names)
 """
+AS_IT_BEGAN = "pinned ['v', 'ts']"
 
 
 @pytest.fixture
@@ -50,20 +51,63 @@ def loaded(settings: RunSettings) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.parametrize("name", ["flow.py", "neighbour.py"])
-def test_a_file_that_has_changed_is_named_and_refused_until_it_is_put_back(
-    name: str, settings: RunSettings, tmp_path: Path
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda flow, _: flow.write_text(flow.read_text().replace("pinned", "another")),
+        lambda flow, _: flow.write_text(flow.read_text() + "def half("),
+        lambda flow, _: flow.unlink(),
+        lambda _, neighbour: neighbour.write_text("schema = 'w int, ts timestamp'\n"),
+        lambda _, neighbour: neighbour.unlink(),
+    ],
+    ids=["flow", "flow half saved", "flow gone", "neighbour", "neighbour gone"],
+)
+def test_a_process_that_comes_after_an_edit_has_the_code_that_the_run_began_with(
+    edit: Callable[[Path, Path], object], settings: RunSettings, tmp_path: Path
 ) -> None:
-    assert loaded(settings) == "pinned"
-    as_it_was = (tmp_path / name).read_text()
-    (tmp_path / name).write_text(f"{as_it_was}# changed\n")
-    assert loaded(settings).startswith(f"{tmp_path / name} has changed since this run began")
-    (tmp_path / name).write_text(as_it_was)
-    assert loaded(settings) == "pinned"
+    assert loaded(settings) == AS_IT_BEGAN
+    edit(tmp_path / "flow.py", tmp_path / "neighbour.py")
+    assert loaded(settings) == AS_IT_BEGAN
+    # As often as a process is started.
+    assert loaded(settings) == AS_IT_BEGAN
+
+
+def test_bytes_that_are_no_text_are_kept(settings: RunSettings, tmp_path: Path) -> None:
+    flow = tmp_path / "flow.py"
+    odd = b"# -*- coding: latin-1 -*-\n# \xe9\xff\n" + flow.read_bytes()
+    flow.write_bytes(odd)
+    assert loaded(settings) == AS_IT_BEGAN
+    flow.unlink()
+    assert loaded(settings) == AS_IT_BEGAN
+    assert (settings.path / CODE / "flow.py").read_bytes() == odd
+
+
+def test_a_flow_in_another_file_counts_as_changed_and_one_that_was_moved_does_not(
+    settings: RunSettings, tmp_path: Path
+) -> None:
+    loaded(settings)
+    assert not has_changed(settings)
+    another = tmp_path / "another.py"
+    another.write_text(FLOW)
+    assert has_changed(replace(settings, flow_path=str(another)))
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for name in ("flow.py", "neighbour.py"):
+        (tmp_path / name).rename(moved / name)
+    assert not has_changed(replace(settings, flow_path=str(moved / "flow.py")))
+
+
+def test_the_next_generation_begins_with_the_code_as_it_is(settings: RunSettings, tmp_path: Path) -> None:
+    loaded(settings)
+    (tmp_path / "neighbour.py").write_text("schema = 'w int, ts timestamp'\n")
+    assert loaded(settings) == AS_IT_BEGAN
+    unpin(settings)
+    assert loaded(settings) == "pinned ['w', 'ts']"
+    assert not (settings.path / CODE).exists()
 
 
 def test_many_processes_that_begin_at_once_agree(settings: RunSettings) -> None:
     command = [sys.executable, "-c", LOAD, settings.flow_path, settings.folder]
     begun = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(6)]
-    assert [process.communicate()[0].strip() for process in begun] == ["pinned"] * 6
+    assert [process.communicate()[0].strip() for process in begun] == [AS_IT_BEGAN] * 6
     assert sorted(file.name for file in settings.path.iterdir()) == ["flow.json", "run.json"]

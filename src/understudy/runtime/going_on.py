@@ -19,7 +19,7 @@ from pathlib import Path
 from understudy.flow.errors import UserError
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.durable import leave_mark
-from understudy.runtime.pinning import FILE as PINNED
+from understudy.runtime.pinning import unpin
 from understudy.runtime.process import begun_file, finished_file, seated_file
 from understudy.runtime.settings import RunSettings
 
@@ -80,7 +80,7 @@ def drop_marks(former: RunSettings) -> None:
         leave_mark(begun_file(former.path))
     else:
         # No state was made with that code, which may be what had to be mended.
-        (former.path / PINNED).unlink(missing_ok=True)
+        unpin(former)
     seated_file(former.path).unlink(missing_ok=True)
     for name in _OF_THE_LIVING:
         shutil.rmtree(former.path / name, ignore_errors=True)

@@ -2,8 +2,9 @@
 
 Every process loads the flow file, also one that is started again an hour later. Had the file changed by
 then, its replica would go on from the old code's state with the new code, and give other rows than its
-peers. So the first process of a run writes down a digest of every file that the flow is made of, and every
-process compares. What a fragment imports only when it is called is not seen.
+peers. So the first process of a run writes down every file that the flow is made of, and every process
+compares. One that finds a file changed or gone loads what was written down: an edit neither harms a run nor
+changes it. A fragment's imports at the time of a call are not seen.
 
 Between two generations of a run the code may change, as far as the saved state can take it. What the state
 was made by is written down for that, too (`engine.state_shape`), and `unpin` lets the next generation begin
@@ -12,38 +13,52 @@ with the code as it is.
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
 import os
+import shutil
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
-from understudy.flow.loading import load_with_files
+from understudy.flow.loading import load, load_with_files
 from understudy.runtime.settings import RunSettings
+
+log = logging.getLogger(__name__)
 
 FILE = "flow.json"
 SHAPE_FILE = "shape.json"
+#: Where the code is written to if its own files are not what they were.
+CODE = "code"
 
 
 def load_pinned(settings: RunSettings) -> Flow:
-    """The flow of the run. Raises `EnvironmentFailed` if a file of it is not what it was at first."""
-    flow, digests = _loaded(settings)
-    pinned = _pinned(settings.path / FILE, digests)
-    changed = sorted(file for file, digest in digests.items() if pinned.get(file, digest) != digest)
-    if changed:
-        raise EnvironmentFailed(
-            f"{changed[0]} has changed since this run began, and replicas with different code would give "
-            "different rows. Put it back as it was, or stop the run and go on with it."
-        )
-    return flow
+    """The flow of the run, from the code that the run began with."""
+    file = settings.path / FILE
+    if not file.exists():
+        flow, files = load_with_files(settings.flow_path)
+        pinned = _pinned(file, _written_down(Path(settings.flow_path).resolve(), files))
+        if changed := _changed(settings, pinned):
+            # This process has loaded the new code. The next one will not.
+            raise EnvironmentFailed(f"{changed[0]} was changed while this run began. Start it again.")
+        return flow
+    pinned = _pinned(file, {})
+    changed = _changed(settings, pinned)
+    if not changed:
+        return load(settings.flow_path)
+    log.warning("%s has changed since this run began, which goes on with its first code", changed[0])
+    # What a fragment imports when it is called was not written down.
+    sys.path.insert(0, str(Path(settings.flow_path).resolve().parent))
+    return load(_unpacked(settings.path / CODE, pinned))
 
 
 def has_changed(settings: RunSettings) -> bool:
     """Whether the code is another than that of the generations before."""
-    _, digests = _loaded(settings)
-    return (settings.path / FILE).exists() and _pinned(settings.path / FILE, digests) != digests
+    file = settings.path / FILE
+    return file.exists() and bool(_changed(settings, _pinned(file, {})))
 
 
 def pin_shape(settings: RunSettings, shape: dict[str, Any]) -> None:
@@ -61,11 +76,49 @@ def unpin(settings: RunSettings) -> None:
     """Let the next generation begin with the code as it is, and write it down anew."""
     for file in (FILE, SHAPE_FILE):
         (settings.path / file).unlink(missing_ok=True)
+    shutil.rmtree(settings.path / CODE, ignore_errors=True)
 
 
-def _loaded(settings: RunSettings) -> tuple[Flow, dict[str, str]]:
-    flow, files = load_with_files(settings.flow_path)
-    return flow, {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+def _written_down(flow_file: Path, files: Iterable[Path]) -> dict[str, Any]:
+    """The contents of the flow's files, by their path from the folder of the flow file."""
+    contents = {str(file.relative_to(flow_file.parent)): _contents(file) for file in files}
+    return {"flow": flow_file.name, "files": contents}
+
+
+def _contents(file: Path) -> str | None:
+    """Every byte of a file, in a form that JSON can hold; None if it is gone."""
+    try:
+        return file.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return None
+
+
+def _changed(settings: RunSettings, pinned: dict[str, Any]) -> list[Path]:
+    """The files that are not what was written down."""
+    flow_file = Path(settings.flow_path).resolve()
+    if flow_file.name != pinned["flow"]:
+        return [flow_file]
+    files = {flow_file.parent / name: contents for name, contents in pinned["files"].items()}
+    return [file for file, contents in files.items() if _contents(file) != contents]
+
+
+def _unpacked(folder: Path, pinned: dict[str, Any]) -> Path:
+    """The flow file as it was, with its neighbours, in a folder that all processes of the run share."""
+    try:
+        for name, contents in pinned["files"].items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if _contents(file) != contents:
+                own = file.with_name(f"{file.name}.{os.getpid()}")
+                own.write_bytes(contents.encode("utf-8", "surrogateescape"))
+                own.replace(file)
+    except OSError as problem:
+        raise _not_kept(folder, problem) from problem
+    return folder / str(pinned["flow"])
+
+
+def _not_kept(what: Path, problem: Exception) -> EnvironmentFailed:
+    return EnvironmentFailed(f"{what} cannot be kept: {problem}. Free or repair the disk.")
 
 
 def _pinned(file: Path, found: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +128,7 @@ def _pinned(file: Path, found: dict[str, Any]) -> dict[str, Any]:
             _write_once(file, json.dumps(found, indent=2) + "\n")
         pinned: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as problem:
-        raise EnvironmentFailed(f"{file} cannot be kept: {problem}. Free or repair the disk.") from problem
+        raise _not_kept(file, problem) from problem
     return pinned
 
 

@@ -14,7 +14,7 @@ from understudy.flow.policy import POLICIES, Policy
 
 FILE = "run.json"
 #: Another version of the program may keep other fields, or mean other things by them.
-FORMAT = 3
+FORMAT = 4
 #: More views than a run of one generation ever has.
 EPOCHS_MAX = 1_000_000
 #: What reading a file that is no run's settings may raise.
