@@ -40,7 +40,7 @@ from understudy.runtime.process import (
 )
 from understudy.runtime.process_tree import family, signal_all, signal_tree
 from understudy.runtime.pulse import Pulse, keep_beating, pulse_file
-from understudy.runtime.settings import RunSettings
+from understudy.runtime.settings import RunSettings, node_names
 from understudy.runtime.status import RunStatus
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class LocalRun:
         self._folder_lock = lock or lock_of_run(settings.path)
         self._output_locks: list[FolderLock] = []
         self.settings = suited(replace(settings, standby=standby), nodes + standby)
-        self.node_names = [f"node-{number}" for number in range(1, nodes + standby + 1)]
+        self.node_names = node_names(nodes + standby)
         self._places = nodes
         self._begun = False
         self._respawn = respawn

@@ -21,6 +21,11 @@ EPOCHS_MAX = 1_000_000
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, FlowError)
 
 
+def node_names(count: int) -> list[str]:
+    """The first nodes of a run."""
+    return [f"node-{number}" for number in range(1, count + 1)]
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """One run of one flow. Paths are absolute, so that processes may stand anywhere."""

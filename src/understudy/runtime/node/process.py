@@ -1,7 +1,7 @@
 """The node process: a Spark application of its own, and the copies that the view seats there.
 
 A node first starts its JVM and its queries, then joins. So a member is ready, and a standby costs no start-up
-when it is needed. A node without a seat is a standby.
+when it is needed. A node without a seat is a standby. One that rows wait for joins as soon as it can.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from understudy.runtime.gateway.process import FACT
 from understudy.runtime.node.copies import Copies
 from understudy.runtime.node.java_watch import JavaWatch
 from understudy.runtime.node.saving import saving_for
-from understudy.runtime.node.warming import warm_up
+from understudy.runtime.node.warming import is_awaited, warm_up
 from understudy.runtime.partitioning import controller_for, host_for
 from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.pinning import load_pinned, pin_shape
@@ -58,13 +58,18 @@ class Node:
         self._flow = load_pinned(settings)
         self._recorder = RunRecorder(settings, self._flow.name, self.name)
         self._endpoint = Endpoint(settings.host, beat_s=settings.beat_s, silence_s=settings.silence_s)
+        self._coordination = Coordination(settings.zookeeper, settings.coordinates)
         session(
             master=settings.master,
             heap_mb=settings.heap_mb,
             stderr=settings.log_file(f"{name}.jvm"),
             jvm_options=LIGHT_COMPILER if settings.light_compiler else (),
         )
-        warm_s = warm_up(self._flow, self._folder / "warm")
+        warm_s = warm_up(
+            self._flow,
+            self._folder / "warm",
+            lambda: is_awaited(name, settings, self._coordination.latest_view),
+        )
         self._actor = Actor("host", ending.fail)
         engines = FlowEngines(self._flow, settings.policy.unit, settings.partition_count)
         pin_shape(settings, engines.shape)
@@ -85,7 +90,6 @@ class Node:
         self._copies.listen_on(self._endpoint)
         self._endpoint.ready()
         log.info("the engine is ready; warming up took %.1f s", warm_s)
-        self._coordination = Coordination(settings.zookeeper, settings.coordinates)
         self._reports = CarefulReports(self._coordination.report, settings.silence_s)
 
     def run(self) -> None:
