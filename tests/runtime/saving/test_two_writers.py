@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs as pafs
 import pytest
 from saving_kit import P, Saver, bucket, objects, restored, set_aside, snapshots, state
 
@@ -14,7 +15,9 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving import cleaning
 from understudy.runtime.saving import store as store_module
 from understudy.runtime.saving.cleaning import clean
+from understudy.runtime.saving.opening import open_place
 from understudy.runtime.saving.places import Place
+from understudy.runtime.saving.remote import RemotePlace
 
 KEPT = [bucket(1, b"one")]
 
@@ -145,3 +148,38 @@ def test_both_at_once_leave_a_whole_snapshot(place: Place, tmp_path: Path) -> No
     savers[0].save(200)
     found = restored(place, tmp_path / "into")
     assert (found.state.through, found.passed_over) == (200, ())
+
+
+class Overtaken:
+    """A file system in which another process deletes each file just before it is read or moved."""
+
+    def __init__(self, files: pafs.FileSystem) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def open_input_stream(self, path: str, **options: Any) -> Any:
+        opened = self._files.open_input_stream(path, **options)
+        self._files.delete_file(path)
+        return opened
+
+    def move(self, path: str, to: str) -> None:
+        self._files.delete_file(path)
+        self._files.move(path, to)
+
+
+def test_a_remote_file_that_goes_in_the_middle_counts_as_gone(s3_url: str, tmp_path: Path) -> None:
+    place = open_place(s3_url)
+    assert isinstance(place, RemotePlace)
+    uses: list[Callable[[], object]] = [
+        lambda: place.read("one", lambda: None),
+        lambda: place.download("one", tmp_path / "one", lambda: None),
+        lambda: place.move("one", "two"),
+    ]
+    for use in uses:
+        place.write("one", [b"contents"], lambda: None)
+        with pytest.MonkeyPatch.context() as overtaken:
+            overtaken.setattr(place, "_files", Overtaken(place._files))
+            with pytest.raises(FileNotFoundError):
+                use()

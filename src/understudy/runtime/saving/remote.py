@@ -11,10 +11,12 @@ These services answer for what they have confirmed; there is nothing to sync.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from understudy.runtime.saving.bounded import Tick
@@ -65,10 +67,13 @@ class RemotePlace(Place):
         return b"".join(self._pieces(name, tick))
 
     def _pieces(self, name: str, tick: Tick) -> Iterator[bytes]:
-        with self._files.open_input_stream(self._at(name), compression=None) as stream:
+        with self._telling_if_gone(name), self._opened(name) as stream:
             while piece := stream.read(PIECE_BYTES):
                 tick()
                 yield piece
+
+    def _opened(self, name: str) -> pa.NativeFile:
+        return self._files.open_input_stream(self._at(name), compression=None)
 
     def write(self, name: str, parts: Parts, tick: Tick) -> None:
         self._finish(name, parts, tick)
@@ -97,7 +102,8 @@ class RemotePlace(Place):
 
     def move(self, name: str, to: str) -> None:
         try:
-            self._files.move(self._at(name), self._at(to))
+            with self._telling_if_gone(name):
+                self._files.move(self._at(name), self._at(to))
         except FileNotFoundError:
             raise
         except OSError:
@@ -117,6 +123,20 @@ class RemotePlace(Place):
 
     def settle(self, folder: str) -> None:
         pass
+
+    @contextlib.contextmanager
+    def _telling_if_gone(self, name: str) -> Iterator[None]:
+        """Raise `FileNotFoundError` also if another process deletes the file in the middle, which S3 reports
+        in other words.
+        """
+        try:
+            yield
+        except (FileNotFoundError, TimeoutError):
+            raise
+        except OSError as problem:
+            if self._files.get_file_info(self._at(name)).type != pafs.FileType.NotFound:
+                raise
+            raise FileNotFoundError(f"{self.path(name)} is gone") from problem
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
