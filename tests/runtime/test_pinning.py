@@ -111,3 +111,16 @@ def test_many_processes_that_begin_at_once_agree(settings: RunSettings) -> None:
     begun = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     assert [process.communicate()[0].strip() for process in begun] == [AS_IT_BEGAN] * 6
     assert sorted(file.name for file in settings.path.iterdir()) == ["flow.json", "run.json"]
+
+
+def test_a_neighbour_that_was_not_written_down_is_found_where_it_is(
+    settings: RunSettings, tmp_path: Path
+) -> None:
+    loaded(settings)
+    (tmp_path / "late.py").write_text("word = 'found'\n")
+    (tmp_path / "flow.py").write_text("")
+    command = [sys.executable, "-c", f"{LOAD}\nimport late; print(late.word)"]
+    done = subprocess.run(
+        [*command, settings.flow_path, settings.folder], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [AS_IT_BEGAN, "found"]

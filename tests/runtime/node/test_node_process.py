@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,27 @@ def test_only_a_node_that_did_not_fail_records_a_good_end(
             ending.fail(failure)
         node.run()
     assert [type(record) for record in records_of(settings.history_file(node.name))] == recorded
+
+
+def test_a_node_of_a_run_that_goes_on_is_awaited_while_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flow.py").write_text(FLOW)
+    asked: list[bool] = []
+
+    def warm_up(_flow: object, _folder: object, awaited: Callable[[], bool]) -> float:
+        asked.append(awaited())
+        return 0.0
+
+    with ZooKeeperServer(tmp_path / "zookeeper") as server:
+        settings = RunSettings("run", str(tmp_path / "flow.py"), str(tmp_path), server.address, generation=2)
+        monkeypatch.setattr(module, "session", lambda **_: None)
+        monkeypatch.setattr(module, "stop_session", lambda: None)
+        monkeypatch.setattr(module, "warm_up", warm_up)
+        monkeypatch.setattr(module, "FlowEngines", lambda flow, *_: SmallEngines(flow, settings))
+        for name in ("node-1", "node-3"):
+            ending = Ending()
+            node = Node(settings, name, 1, ending)
+            ending.ask()
+            node.run()
+    assert asked == [True, False]
