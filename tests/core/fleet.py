@@ -126,6 +126,9 @@ class Process:
         found = next(bucket for bucket in self.fleet.log if bucket.number > after)
         self.say(Inside(source, 0, LogRead(consumer, after, (found,))))
 
+    def rests(self, sink: Copy, through: int) -> None:
+        self.fleet.resting.append((sink, through))
+
     def report(self, report: Report) -> None:
         self.fleet.decide(report)
 
@@ -161,6 +164,7 @@ class Fleet:
         self.queue: deque[tuple[str, HostEvent]] = deque()
         self.links: dict[frozenset[str], int] = {}
         self.delivered: list[Bucket] = []
+        self.resting: list[tuple[Copy, int]] = []
         self.processes: dict[str, Process] = {}
         self.controller = Controller(topology, replicas, wanted, saved=saved, passive=passive)
         self._serial = 0

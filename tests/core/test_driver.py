@@ -99,6 +99,9 @@ class Recording:
     def read_again(self, source: Copy, consumer: Copy, after: int, bytes_max: int) -> None:
         self.calls.append(("read again", source, consumer, after, bytes_max))
 
+    def rests(self, sink: Copy, through: int) -> None:
+        self.calls.append(("rests", sink, through))
+
     def report(self, report: Report) -> None:
         self.calls.append(("report", report))
 

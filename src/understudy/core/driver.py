@@ -28,6 +28,7 @@ from understudy.core.host.parcels import (
     ParcelFrom,
     ReadAgain,
     Save,
+    SinkRests,
     Snap,
     Start,
     StartHeld,
@@ -95,6 +96,9 @@ class Ports(Protocol):
         one bucket.
         """
 
+    def rests(self, sink: Copy, through: BucketId) -> None:
+        """This sink, which was told to rest, delivers nothing after this number."""
+
     def report(self, report: Report) -> None:
         """Report this to the controller, sooner or later."""
 
@@ -151,6 +155,8 @@ class Driver:
                     ports.save(copy, epoch, version)
                 case ReadAgain(source, consumer, after, bytes_max):
                     ports.read_again(source, consumer, after, bytes_max)
+                case SinkRests(sink, through):
+                    ports.rests(sink, through)
                 case Tell(report):
                     ports.report(report)
                 case Cut(node, serial, why, breach):

@@ -117,6 +117,9 @@ class Hosting(ABC):
     def timer(self, key: Hashable, delay_ms: int) -> None:
         self._timers.set(key, delay_ms)
 
+    def rests(self, sink: Copy, through: BucketId) -> None:
+        raise AssertionError(f"{sink} is at the gateway")
+
     @abstractmethod
     def process(self, copy: Copy, epoch: int, buckets: tuple[Bucket, ...]) -> None: ...
 

@@ -89,7 +89,15 @@ class Reported:
     report: Report
 
 
-Effect = Sent | CutOff | Reported
+@dataclass(frozen=True, slots=True)
+class RestsThrough:
+    """A sink rests, so that another version of the flow may deliver what follows."""
+
+    sink: Copy
+    through: BucketId
+
+
+Effect = Sent | CutOff | Reported | RestsThrough
 
 
 @dataclass(eq=False, slots=True)
@@ -416,6 +424,9 @@ class Process:
 
     def read_again(self, source: Copy, consumer: Copy, after: BucketId, bytes_max: int) -> None:
         self.rereading.append((source, consumer, after))
+
+    def rests(self, sink: Copy, through: BucketId) -> None:
+        self._out.append(RestsThrough(sink, through))
 
     def report(self, report: Report) -> None:
         self._out.append(Reported(report))

@@ -71,6 +71,14 @@ class Merge:
         self.handed = through
         return tuple(group)
 
+    def drop(self, through: BucketId) -> None:
+        """Hand nothing on through this number, which is complete."""
+        require(self.handed < through <= self.frontier, f"{through} is not complete, or was handed on")
+        for queue in self._queues.values():
+            while queue and queue[0].number <= through:
+                queue.popleft()
+        self.handed = through
+
     def _next_number(self) -> BucketId | None:
         """The least number at or before the frontier that has rows."""
         least = min((queue[0].number for queue in self._queues.values() if queue), default=None)

@@ -51,6 +51,7 @@ from understudy.core.host.parcels import (
     Request,
     Save,
     Say,
+    SinkRests,
     Snap,
     Start,
     StartHeld,
@@ -82,6 +83,7 @@ from understudy.core.replica.events import (
     Process,
     ReadLog,
     Received,
+    Rests,
     Resume,
     SaveDue,
     SaveSnapshot,
@@ -102,7 +104,7 @@ from understudy.core.view.view import Status, View
 class Host(Machine[HostEvent, HostInstruction]):
     """A host that has seen no view hosts nothing. `delivered` says through which number each sink holds its
     output already, `trimmed` through which number all live copies had taken a source's buckets, and
-    `forgotten` through which number its log is gone.
+    `forgotten` through which number its log is gone. With `rests`, its sinks do until they are woken.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Host(Machine[HostEvent, HostInstruction]):
         trimmed: Mapping[str, BucketId] | None = None,
         forgotten: Mapping[str, BucketId] | None = None,
         isolated: bool = False,
+        rests: bool = False,
     ) -> None:
         super().__init__(name)
         self.topology = topology
@@ -128,6 +131,7 @@ class Host(Machine[HostEvent, HostInstruction]):
         self._delivered = dict(delivered or {})
         self._trimmed = dict(trimmed or {})
         self._forgotten = dict(forgotten or {})
+        self._rests = rests
         #: Whether the state of copies is saved in a store.
         self.saved = self.timing.save_ms > 0
         require(not (isolated and self.saved), "isolated replicas are a baseline, and save nothing")
@@ -268,7 +272,9 @@ class Host(Machine[HostEvent, HostInstruction]):
 
     def _take_ends(self) -> None:
         logs = self._trimmed, self._forgotten
-        for resident in ends_of(self.places, self.limits, self._delivered, *logs, saved=self.saved):
+        for resident in ends_of(
+            self.places, self.limits, self._delivered, *logs, saved=self.saved, rest=self._rests
+        ):
             self.residents[resident.copy] = resident
         for resident in list(self.residents.values()):
             self._carry_out(resident, resident.machine.begin())
@@ -454,6 +460,8 @@ class Host(Machine[HostEvent, HostInstruction]):
                     require(node is not None, f"{lender} offered its state and has no seat")
                     assert node is not None
                     self._out.append(FetchState(copy, epoch, node, lender, attempt, version, hold))
+                case Rests(through):
+                    self._out.append(SinkRests(copy, through))
                 case CaughtUp():
                     self._out.append(Tell(CopyCaughtUp(copy, epoch)))
                 case MoveFailed(why, holds_state):

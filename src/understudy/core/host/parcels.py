@@ -300,6 +300,14 @@ class ReadAgain:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkRests:
+    """This sink delivers nothing after this number: another version of the flow may."""
+
+    sink: Copy
+    through: BucketId
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Report this to the controller."""
 
@@ -330,6 +338,7 @@ HostInstruction = (
     | Unlend
     | Save
     | ReadAgain
+    | SinkRests
     | Tell
     | Cut
     | SetTimer

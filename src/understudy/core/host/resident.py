@@ -107,10 +107,11 @@ def ends_of(
     forgotten: Mapping[str, BucketId],
     *,
     saved: bool,
+    rest: bool = False,
 ) -> Iterator[Resident]:
     """Sources and sinks. `delivered` says through which number each sink has its output already, `trimmed`
     through which number every live copy has taken a source's buckets, `forgotten` through which its log is
-    gone.
+    gone. `rest` says that the sinks do.
     """
     topology = places.topology
     for name in topology.sources:
@@ -136,5 +137,6 @@ def ends_of(
             group_bytes_max=limits.group_bytes_max,
             through=delivered.get(name, NOTHING),
             acks_when_processed=True,
+            rests=rest,
         )
         yield Resident(copy, 0, Replica(copy, below, None))

@@ -7,6 +7,11 @@ number for every producer, and a checkpoint is the engine's state and that one n
 
 A *sink* is a consumer whose engine writes to the outside. After a crash it must go on from what was written,
 so it acknowledges a group only when the group is processed.
+
+Two versions of a flow may run side by side (`core.turning`), each with a consumer for the sink. One of them
+is awake. The other *rests*: it takes output in like any consumer, hands nothing out, and drops what the other
+version has delivered. So both versions are trimmed alike, how far it is behind shows in what has come, and it
+can wake at any number.
 """
 
 from __future__ import annotations
@@ -18,7 +23,17 @@ from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.merge import Merge
 from understudy.core.edge.messages import Held, Send, Take, Taken
 from understudy.core.errors import PeerError, require
-from understudy.core.replica.events import AtEdge, LimitGroups, Process, SendTo
+from understudy.core.replica.events import (
+    AtEdge,
+    CopyInstruction,
+    LimitGroups,
+    Passed,
+    Process,
+    Rest,
+    Rests,
+    SendTo,
+    Wake,
+)
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Status
 
@@ -37,6 +52,7 @@ class Consumer:
         through: BucketId = NOTHING,
         acks_when_processed: bool = False,
         passive: bool = False,
+        rests: bool = False,
     ) -> None:
         self.name = name
         self.own = own
@@ -54,6 +70,11 @@ class Consumer:
         #: What the engine was given in all.
         self.handed_bytes = 0
         self.busy = False
+        #: Whether it hands nothing out, or is to rest as soon as its group is done.
+        self.rests = rests
+        self.to_rest = False
+        #: What another version has delivered: this one hands out nothing of it.
+        self.passed = through
 
     @property
     def handed(self) -> BucketId:
@@ -69,8 +90,10 @@ class Consumer:
     def hand_out(self) -> list[SendTo | Process]:
         """The next group for an engine that stands still, if there is one."""
         require(not self.busy, "a group was handed out while the engine works")
-        if not self.merge.ready:
+        if self.rests or not self.merge.ready:
             return []
+        delivered = min(self.passed, self.merge.frontier)
+        require(self.handed >= delivered, f"{self.name} would repeat what was delivered through {delivered}")
         group = self.merge.take(
             min(self.group_buckets_max, self.manages.buckets_max or self.group_buckets_max),
             min(self.group_bytes_max, self.manages.bytes_max or self.group_bytes_max),
@@ -86,6 +109,33 @@ class Consumer:
         self.busy = False
         self.processed = self.handed
         return self._acknowledge() if self.acks_when_processed else []
+
+    def told(self, event: Rest | Passed | Wake) -> list[CopyInstruction]:
+        """Another version's output is delivered, or was, or this version's is to be. `turn` follows."""
+        match event:
+            case Rest():
+                self.to_rest = not self.rests
+            case Passed(through):
+                self.passed = max(self.passed, through)
+            case Wake(through):
+                require(self.rests, f"{self.name} was woken and does not rest")
+                self.rests, self.passed = False, max(self.passed, through)
+        return []
+
+    def turn(self) -> list[SendTo | Rests]:
+        """Rest if that is due, and drop what another version has delivered, as far as it has come."""
+        if self.busy:
+            return []
+        done: list[SendTo | Rests] = []
+        if self.to_rest:
+            self.to_rest, self.rests = False, True
+            done.append(Rests(self.handed))
+        through = min(self.passed, self.merge.frontier)
+        if through > self.handed:
+            self.merge.drop(through)
+            self.processed = through
+            done += self._acknowledge()
+        return done
 
     def install(self, through: BucketId) -> None:
         """The engine holds everything through this number. Only before anything was received."""

@@ -166,6 +166,25 @@ class LogRead:
     buckets: tuple[Bucket, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """To a sink: another version's output is to be delivered. Finish the group in hand, then say `Rests`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """To a sink that rests: the other version has delivered everything through this number."""
+
+    through: BucketId
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """To a sink that rests: deliver what follows this number."""
+
+    through: BucketId
+
+
 # --- instructions ----------------------------------------------------------------------------------------
 
 
@@ -283,6 +302,13 @@ class MoveFailed:
     holds_state: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Rests:
+    """This sink, which was told to, delivers nothing after this number."""
+
+    through: BucketId
+
+
 CopyInstruction = (
     SendTo
     | Process
@@ -299,4 +325,5 @@ CopyInstruction = (
     | AskAgainLater
     | CaughtUp
     | MoveFailed
+    | Rests
 )

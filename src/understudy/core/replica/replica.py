@@ -35,10 +35,12 @@ from understudy.core.replica.events import (
     LogRead,
     MoveFailed,
     Offered,
+    Passed,
     Processed,
     Produced,
     Progress,
     Received,
+    Rest,
     Resume,
     Saved,
     SaveDue,
@@ -47,6 +49,7 @@ from understudy.core.replica.events import (
     SnapshotFailed,
     SnapshotTaken,
     StandbyGone,
+    Wake,
 )
 from understudy.core.replica.movement import Borrowing, Lending
 from understudy.core.replica.producer import Producer
@@ -225,6 +228,8 @@ class Replica:
             case LimitGroups():
                 self._below.manages = event
                 done = []
+            case Rest() | Passed() | Wake() if self.above is None:
+                done = self._below.told(event)
             case Asked():
                 # Nothing to lend yet.
                 done = []
@@ -283,9 +288,11 @@ class Replica:
         handed_bytes = self.below.handed_bytes if self.below is not None else 0
         if 0 < self.save_bytes_max < handed_bytes - self._saved_at_bytes:
             self._want_to_save()
+        if self.above is None:
+            done += self._below.turn()
         if self.begun and self.below is not None and not self.below.busy and not self.lending.paused:
             done += self.lending.stands_still(self.below.handed)
-            if not done and not (self.above is not None and self.above.full):
+            if not self.lending.paused and not (self.above is not None and self.above.full):
                 done += self.below.hand_out()
         return [*done, *self._caught_up()]
 
