@@ -25,6 +25,17 @@ def make_folder(folder: Path) -> None:
             sync(folder.parent)
 
 
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that is there whole or as it was before, also after a loss of power. Raises `OSError`."""
+    half = file.with_suffix(".half")
+    with half.open("w") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
+    half.replace(file)
+    sync(file.parent)
+
+
 @contextmanager
 def _made(what: str, path: Path) -> Iterator[None]:
     try:

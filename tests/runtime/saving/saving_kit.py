@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs as pafs
+import pytest
 
 from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.outlet import OutletState
 from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Partition
 from understudy.engine.storing import Digests, open_snapshot, seal_snapshot, verify_snapshot
-from understudy.runtime.saving.layout import OBJECTS, SET_ASIDE, SNAPSHOTS, partition_folder
+from understudy.runtime.saving.layout import OBJECTS, SET_ASIDE, partition_folder, snapshots_folder
 from understudy.runtime.saving.places import Place
 from understudy.runtime.saving.remote import RemotePlace
 from understudy.runtime.saving.store import Restored, SnapshotStore
@@ -75,8 +77,8 @@ def files_of(through: int) -> dict[str, bytes]:
 class Saver:
     """A process that saves snapshots of P to a store."""
 
-    def __init__(self, place: Place, folder: Path, *, keep: int = 2) -> None:
-        self.store = SnapshotStore(place, RUN, keep=keep)
+    def __init__(self, place: Place, folder: Path, *, keep: int = 2, version: int = 1) -> None:
+        self.store = SnapshotStore(place, RUN, keep=keep, version=version)
         self._folder = folder
 
     def save(self, through: int, kept: Sequence[Bucket] = (), *, gone_through: int = NOTHING):
@@ -84,9 +86,9 @@ class Saver:
         return self.store.save(P, folder, state(through, kept, gone_through=gone_through))
 
 
-def restored(place: Place, into: Path) -> Restored:
+def restored(place: Place, into: Path, *, version: int = 1) -> Restored:
     """What a new process restores, once it was found to be whole for the engine, too."""
-    found = SnapshotStore(place, RUN).restore(P, into)
+    found = SnapshotStore(place, RUN, version=version).restore(P, into)
     assert found is not None
     verify_snapshot(open_snapshot(into))
     through = found.state.through
@@ -98,9 +100,9 @@ def names(place: Place, folder: str) -> set[str]:
     return {entry.name for entry in place.files(f"{SHELF}/{folder}")}
 
 
-def snapshots(place: Place) -> list[str]:
+def snapshots(place: Place, *, version: int = 1) -> list[str]:
     """Oldest first."""
-    return sorted(names(place, SNAPSHOTS))
+    return sorted(names(place, snapshots_folder(version)))
 
 
 def objects(place: Place) -> set[str]:
@@ -109,6 +111,23 @@ def objects(place: Place) -> set[str]:
 
 def set_aside(place: Place) -> set[str]:
     return names(place, SET_ASIDE)
+
+
+def once_before(
+    place: Place, method: str, action: Callable[[], object], monkeypatch: pytest.MonkeyPatch, *, where: str
+) -> None:
+    """Let another process do something just before the first call with a name that contains `where`."""
+    honest = getattr(place, method)
+    done = False
+
+    def call(name: str, *rest: Any) -> Any:
+        nonlocal done
+        if where in name and not done:
+            done = True
+            action()
+        return honest(name, *rest)
+
+    monkeypatch.setattr(place, method, call)
 
 
 def moved_on_close(root: Path) -> RemotePlace:

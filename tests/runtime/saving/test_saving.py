@@ -225,7 +225,7 @@ def test_left_overs_go_once_they_are_old(
         place.write(f"{SHELF}/{name}", [b"left"], no_tick)
     saver.save(40)
     assert all(place.read(f"{SHELF}/{name}", no_tick) == b"left" for name in left)
-    # As if a minute had passed.
+    # As if an hour had passed.
     monkeypatch.setattr(cleaning, "GRACE_S", -5.0)
     saver.save(40)
     assert objects(place) == before

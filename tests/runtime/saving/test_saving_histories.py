@@ -1,4 +1,4 @@
-"""Whatever is saved, trimmed and restarted: a restore gives the exact state of the newest save."""
+"""Whatever is saved, trimmed, restarted, adopted and dropped: a restore gives the newest state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from understudy.core.bucket import NOTHING, Bucket
 from understudy.core.edge.outlet import OutletState
 from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Partition
-from understudy.runtime.saving import chains
+from understudy.runtime.saving import chains, cleaning
 from understudy.runtime.saving.local import LocalPlace
 from understudy.runtime.saving.store import SnapshotStore
 
@@ -99,3 +99,57 @@ def _save_and_restore(folder: Path, steps, keep: int) -> None:
         assert (folder / "into" / "state").read_bytes() == b"%d" % through
         assert found.passed_over == ()
     assert [each.through for each in store.listed(P)] == throughs[::-1][:keep]
+
+
+#: What a version does next: saves a bucket, adopts from an earlier version, or is dropped.
+ACTIONS = st.one_of(
+    st.tuples(st.just("save"), st.integers(1, 3), st.integers(0, 5)),
+    st.tuples(st.just("adopt"), st.integers(2, 3), st.integers(1, 2)),
+    st.tuples(st.just("drop"), st.integers(1, 3), st.just(0)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(actions=st.lists(ACTIONS, min_size=1, max_size=14), keep=st.integers(1, 2))
+def test_whatever_the_others_do_each_version_restores_its_newest(actions, keep: int) -> None:
+    # Every object is old enough to go as soon as no snapshot names it.
+    before, cleaning.GRACE_S = cleaning.GRACE_S, -5.0
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            _act(Path(folder), actions, keep)
+    finally:
+        cleaning.GRACE_S = before
+
+
+def _act(folder: Path, actions, keep: int) -> None:
+    place = LocalPlace(folder / "store")
+    stores = {version: SnapshotStore(place, RUN, keep=keep, version=version) for version in (1, 2, 3)}
+    #: The bucket and the number of the action that saved or adopted it, and the number of its state.
+    held: dict[int, list[tuple[int, int, int]]] = {version: [] for version in stores}
+    for at, (action, version, detail) in enumerate(actions):
+        match action:
+            case "save":
+                # Contents recur, so that versions share some and name some again that had gone.
+                files = {"state": b"%d" % detail, "always": b"the same"}
+                snapshot = sealed(folder / "snapshot", detail, files)
+                stores[version].save(P, snapshot, CopyState(at, detail, ()))
+                held[version] = sorted([*held[version], (detail, at, at)])[-keep:]
+            case "adopt" if detail < version:
+                newest = max(held[detail], default=None)
+                adopted = stores[version].adopt(P, detail)
+                assert (adopted and adopted.through) == (newest and newest[0])
+                if newest is not None:
+                    held[version].append((newest[0], at, newest[2]))
+            case "drop":
+                stores[1].drop_version(version)
+                held[version] = []
+        assert stores[1].versions() == {each for each in held if held[each]}
+        for each, expected in held.items():
+            found = SnapshotStore(place, RUN, version=each).restore(P, folder / "into")
+            if not expected:
+                assert found is None
+                continue
+            assert found is not None
+            through, _, number = max(expected)
+            assert (found.state, found.passed_over) == (CopyState(number, through, ()), ())
+            assert (folder / "into" / "state").read_bytes() == b"%d" % through

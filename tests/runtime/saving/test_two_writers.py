@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
-from saving_kit import P, Saver, bucket, objects, restored, set_aside, snapshots, state
+from saving_kit import P, Saver, bucket, objects, once_before, restored, set_aside, snapshots, state
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving import cleaning
@@ -20,23 +20,6 @@ from understudy.runtime.saving.places import Place
 from understudy.runtime.saving.remote import RemotePlace
 
 KEPT = [bucket(1, b"one")]
-
-
-def once_before(
-    place: Place, method: str, action: Callable[[], object], monkeypatch: pytest.MonkeyPatch, *, where: str
-) -> None:
-    """Let the other process do something just before the first call with a name that contains `where`."""
-    honest = getattr(place, method)
-    done = False
-
-    def call(name: str, *rest: Any) -> Any:
-        nonlocal done
-        if where in name and not done:
-            done = True
-            action()
-        return honest(name, *rest)
-
-    monkeypatch.setattr(place, method, call)
 
 
 def test_they_save_the_same_bucket_under_two_names(place: Place, tmp_path: Path) -> None:

@@ -3,5 +3,6 @@
 `store` saves and restores; it is what the rest of the runtime uses. Beneath it, `places` is a file system as
 the store needs it, with `local` and `remote` as its two kinds and `opening` to make one of a URL; `layout` is
 which names the store gives, `manifest` what a snapshot says of itself, `runs` the buckets of an outlet as
-bytes, `cleaning` what is deleted and when, and `bounded` the reason why nothing here waits for ever.
+bytes, `adopting` how one version of a flow goes on from the snapshot of another, `cleaning` what is deleted
+and when, and `bounded` the reason why nothing here waits for ever.
 """

@@ -30,7 +30,7 @@ from understudy.engine.interface import Snapshot
 from understudy.engine.storing import open_snapshot
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving.bounded import Tick
-from understudy.runtime.saving.layout import OBJECTS, SNAPSHOTS, SnapshotName
+from understudy.runtime.saving.layout import OBJECTS, SnapshotName
 from understudy.runtime.saving.manifest import Manifest, Object, SavedOutlet
 from understudy.runtime.saving.places import digest_of, digest_of_file
 from understudy.runtime.saving.runs import decode_run
@@ -94,8 +94,8 @@ def restore_newest(shelf: Shelf, into: Path) -> Restored | None:
             open_snapshot(into), state, manifest.saved_at, tuple(passed_over), time.monotonic() - began
         )
     raise EnvironmentFailed(
-        f"The snapshots of {shelf.partition} in {shelf.shown()} expire faster than they can be read. "
-        f"Keep more of them."
+        f"The snapshots of {shelf.partition} in {shelf.shown(shelf.snapshots)} expire faster than they can "
+        f"be read. Keep more of them."
     )
 
 
@@ -112,7 +112,7 @@ def _sentence(shelf: Shelf, name: SnapshotName, problem: Exception) -> str:
 def _none_is_whole(shelf: Shelf, passed_over: Sequence[str]) -> str:
     return " ".join(
         (
-            f"No snapshot of {shelf.partition} in {shelf.shown()} is whole.",
+            f"No snapshot of {shelf.partition} in {shelf.shown(shelf.snapshots)} is whole.",
             *passed_over,
             "Bring the files back from a backup of the store, or begin a new run.",
         )
@@ -121,9 +121,9 @@ def _none_is_whole(shelf: Shelf, passed_over: Sequence[str]) -> str:
 
 def _set_aside(shelf: Shelf, name: SnapshotName, problem: Exception) -> None:
     try:
-        shelf.set_aside(SNAPSHOTS, str(name))
+        shelf.set_aside_snapshot(name)
         if isinstance(problem, Damaged) and problem.culprit is not None:
-            shelf.set_aside(OBJECTS, problem.culprit.digest)
+            shelf.set_aside_object(problem.culprit.digest)
     except EnvironmentFailed as trouble:
         # A store that may only be read can still be restored from.
         log.warning("%s", trouble)

@@ -1,5 +1,8 @@
 """A shelf: the folder of one partition in the store, with what is in it at a moment.
 
+Each version of a flow has its own snapshots on it, and they share its objects. A `Shelf` shows the snapshots
+of one version; only to delete an object, all versions are asked whether they name it (`named`).
+
 Every failure of the place leaves here as `EnvironmentFailed`, with what was tried and where. Only
 `FileNotFoundError` passes: that something is not there is an answer, and the caller knows what it means.
 """
@@ -20,7 +23,15 @@ import pyarrow as pa
 from understudy.core.shape.partition import Partition
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving.bounded import Bounded, Tick
-from understudy.runtime.saving.layout import OBJECTS, SET_ASIDE, SNAPSHOTS, SnapshotName
+from understudy.runtime.saving.layout import (
+    OBJECTS,
+    SET_ASIDE,
+    SnapshotName,
+    set_aside_name,
+    set_aside_snapshot,
+    snapshots_folder,
+    version_of,
+)
 from understudy.runtime.saving.manifest import Manifest, Object, decode
 from understudy.runtime.saving.places import Entry, Parts, Place, brief, digest_of_file
 
@@ -31,6 +42,8 @@ R = TypeVar("R")
 
 #: Damaged things that are kept for a human to look at; older ones are deleted.
 SET_ASIDE_MAX = 16
+#: How often all manifests are listed anew because one of them went while it was read.
+_ROUNDS_MAX = 5
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -87,15 +100,20 @@ def _snapshots(files: Sequence[Entry]) -> list[SnapshotName]:
 
 
 class Shelf:
-    """The snapshots of one partition. For any thread."""
+    """The snapshots of one partition by one version of the flow. For any thread."""
 
-    def __init__(self, place: Place, bounded: Bounded, folder: str, partition: Partition) -> None:
+    def __init__(
+        self, place: Place, bounded: Bounded, folder: str, partition: Partition, version: int
+    ) -> None:
         self.place = place
         self.partition = partition
+        self.version = version
+        #: The folder of this version's snapshots, on the shelf.
+        self.snapshots = snapshots_folder(version)
         self._bounded = bounded
         self._folder = folder
         #: A snapshot is never written again, so its manifest need not be read again to know what it names.
-        self._manifests: dict[SnapshotName, Manifest] = {}
+        self._manifests: dict[int, dict[SnapshotName, Manifest]] = {}
 
     def path(self, *parts: str) -> str:
         return "/".join((self._folder, *parts))
@@ -107,11 +125,11 @@ class Shelf:
 
     def names(self) -> list[SnapshotName]:
         """The snapshots, newest first."""
-        return _snapshots(self._files(SNAPSHOTS))
+        return _snapshots(self._files(self.snapshots))
 
     def manifests(self) -> list[Manifest]:
         """Of the snapshots, newest first, without those that are damaged."""
-        found, _ = self._read_manifests(self._files(SNAPSHOTS))
+        found, _ = self._read_manifests(self.version, self._files(self.snapshots))
         return [found[name] for name in sorted(found, reverse=True)]
 
     def has_object(self, wanted: Object) -> bool:
@@ -121,11 +139,12 @@ class Shelf:
     def look(self) -> Contents:
         """Snapshots first, then objects: whatever a listed snapshot names was there before."""
         looked_at = time.monotonic()
-        files = self._files(SNAPSHOTS)
-        manifests, unreadable = self._read_manifests(files)
+        files = self._files(self.snapshots)
+        manifests, unreadable = self._read_manifests(self.version, files)
         objects = self._files(OBJECTS)
+        strange = [entry for entry in files if SnapshotName.of(entry.name) is None]
         others = {
-            **{f"{SNAPSHOTS}/{entry.name}": entry for entry in files if SnapshotName.of(entry.name) is None},
+            **{f"{self.snapshots}/{entry.name}": entry for entry in strange},
             **{f"{OBJECTS}/{entry.name}": entry for entry in objects if entry.name.startswith(".")},
         }
         return Contents(
@@ -138,20 +157,56 @@ class Shelf:
             looked_at,
         )
 
+    def versions(self) -> list[int]:
+        """The versions that have a folder for their snapshots, earliest first."""
+        with failing(f"Snapshots cannot be listed in {self.shown()}"):
+            folders = self._bounded.one(lambda _tick: self.place.folders(self.path()))
+        return sorted(version for folder in folders if (version := version_of(folder)) is not None)
+
+    def named(self) -> set[str]:
+        """The digests that snapshots of any version name.
+
+        Earlier versions are looked at first: a later one adopts from them, so an object that passes to it in
+        the meantime is seen here or there. Raises `EnvironmentFailed` if more objects may be named than can
+        be told: a manifest is damaged, or manifests are replaced faster than they can be read.
+        """
+        for _ in range(_ROUNDS_MAX):
+            digests: set[str] = set()
+            gone = False
+            for version in self.versions():
+                files = self._files(snapshots_folder(version))
+                manifests, unreadable = self._read_manifests(version, files)
+                if unreadable:
+                    name, why = next(iter(unreadable.items()))
+                    raise EnvironmentFailed(
+                        f"No object of {self.partition} can be deleted, because it is not known what "
+                        f"{self.shown(snapshots_folder(version), str(name))} names: {why}."
+                    )
+                digests.update(each.digest for found in manifests.values() for each in found.objects())
+                # The snapshot that replaced it may name the same objects, and is not in this listing.
+                gone = gone or len(manifests) < len(_snapshots(files))
+            if not gone:
+                return digests
+        raise EnvironmentFailed(
+            f"No object of {self.partition} can be deleted, because the snapshots in {self.shown()} are "
+            f"replaced faster than they can be read."
+        )
+
     def _read_manifests(
-        self, files: Sequence[Entry]
+        self, version: int, files: Sequence[Entry]
     ) -> tuple[dict[SnapshotName, Manifest], dict[SnapshotName, str]]:
-        """Of the listed snapshots; of the damaged ones, what is wrong with them."""
+        """Of the listed snapshots of a version; of the damaged ones, what is wrong with them."""
+        known = self._manifests.get(version, {})
         found: dict[SnapshotName, Manifest] = {}
         unreadable: dict[SnapshotName, str] = {}
         for name in _snapshots(files):
             # One that is gone by now was deleted by another process: it is as if it had not been listed.
             with contextlib.suppress(FileNotFoundError):
                 try:
-                    found[name] = self._manifests[name] if name in self._manifests else self.manifest(name)
+                    found[name] = known[name] if name in known else self._manifest(version, name)
                 except ValueError as problem:
                     unreadable[name] = str(problem)
-        self._manifests = found
+        self._manifests[version] = found
         return found, unreadable
 
     def _files(self, folder: str) -> list[Entry]:
@@ -160,11 +215,18 @@ class Shelf:
 
     def manifest(self, name: SnapshotName) -> Manifest:
         """What a snapshot says. Raises `FileNotFoundError`, or `ValueError` if its manifest is damaged."""
-        return decode(self.read(SNAPSHOTS, str(name)))
+        return self._manifest(self.version, name)
+
+    def _manifest(self, version: int, name: SnapshotName) -> Manifest:
+        return decode(self.read(snapshots_folder(version), str(name)))
 
     def was_ever_used(self) -> bool:
         """Whether damaged snapshots were set aside, if there are no others."""
-        return any(SnapshotName.of(entry.name) for entry in self._files(SET_ASIDE))
+        return bool(self._set_aside_snapshots())
+
+    def _set_aside_snapshots(self) -> list[str]:
+        files = self._files(SET_ASIDE)
+        return [entry.name for entry in files if set_aside_snapshot(entry.name, self.version) is not None]
 
     # --- reading -----------------------------------------------------------------------------------------
 
@@ -182,7 +244,7 @@ class Shelf:
     def make_folders(self) -> None:
         with failing(f"The folder {self.shown()} cannot be made"):
             self._bounded.one(lambda _tick: self.place.make_folder(self.path(OBJECTS)))
-            self._bounded.one(lambda _tick: self.place.make_folder(self.path(SNAPSHOTS)))
+            self._bounded.one(lambda _tick: self.place.make_folder(self.path(self.snapshots)))
 
     def write_objects(self, objects: Mapping[Object, Path | Parts]) -> None:
         """Write objects, which count only once this has returned."""
@@ -211,10 +273,10 @@ class Shelf:
 
     def write_manifest(self, name: SnapshotName, manifest: bytes) -> None:
         """From now on the snapshot is listed."""
-        with failing(f"Snapshots cannot be written to {self.shown(SNAPSHOTS)}"):
-            path = self.path(SNAPSHOTS, str(name))
+        with failing(f"Snapshots cannot be written to {self.shown(self.snapshots)}"):
+            path = self.path(self.snapshots, str(name))
             self._bounded.one(lambda tick: self.place.write(path, [manifest], tick))
-            self._settle(SNAPSHOTS)
+            self._settle(self.snapshots)
 
     def _settle(self, folder: str) -> None:
         with failing(f"Snapshots cannot be written to {self.shown(folder)}"):
@@ -234,13 +296,30 @@ class Shelf:
         self.each(f"What is no longer needed cannot be deleted in {self.shown(folder)}", delete, names)
         self._settle(folder)
 
-    def set_aside(self, folder: str, name: str) -> None:
-        """Move a damaged file out of the way. What another process moved or deleted before is no trouble."""
+    def delete_snapshots(self, names: Sequence[SnapshotName]) -> None:
+        """Delete manifests of this version, and nothing of what they name."""
+        self.delete(self.snapshots, [str(name) for name in names])
+
+    def drop(self) -> None:
+        """Delete every manifest of this version, also those set aside: as if it had never saved."""
+        self.delete_snapshots(self.names())
+        self.delete(SET_ASIDE, self._set_aside_snapshots())
+
+    def set_aside_snapshot(self, name: SnapshotName) -> None:
+        """Move a damaged manifest out of the way."""
+        self._set_aside(self.snapshots, str(name), set_aside_name(name, self.version))
+
+    def set_aside_object(self, digest: str) -> None:
+        """Move a damaged object out of the way, of every version that names it."""
+        self._set_aside(OBJECTS, digest, digest)
+
+    def _set_aside(self, folder: str, name: str, to: str) -> None:
+        """What another process moved or deleted before is no trouble."""
 
         def move(tick: Tick) -> None:
             self.place.make_folder(self.path(SET_ASIDE))
             with contextlib.suppress(FileNotFoundError):
-                self.place.move(self.path(folder, name), self.path(SET_ASIDE, name))
+                self.place.move(self.path(folder, name), self.path(SET_ASIDE, to))
             tick()
             self.place.settle(self.path(SET_ASIDE))
             self.place.settle(self.path(folder))

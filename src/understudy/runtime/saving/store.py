@@ -4,6 +4,9 @@ A node saves what its engine has linked (`engine.storing`), with the state of th
 keeps contents by their digest, so a save writes what is new, and snapshots share what they have in common. A
 manifest comes last and makes the snapshot exist; a save that fails before leaves nothing that is listed.
 
+While a run is upgraded, two versions of its flow save side by side. A store is that of one version: it saves,
+lists and restores that version's snapshots. It adopts one of an earlier version, or drops all of a version.
+
 Which files there are is in `layout`, what is deleted and how two processes on one partition get along in
 `cleaning`, and what a reader does about damage in `restoring`. Every method blocks, and none for ever: one
 that makes no progress for a time raises `EnvironmentFailed`.
@@ -15,7 +18,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +30,11 @@ from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Partition
 from understudy.engine.storing import MANIFEST, read_manifest
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.saving.adopting import adopt_newest
 from understudy.runtime.saving.bounded import Bounded, Tick
 from understudy.runtime.saving.chains import Chains, plan
 from understudy.runtime.saving.cleaning import clean
-from understudy.runtime.saving.layout import SNAPSHOTS, SnapshotName, partition_folder, partition_of, quoted
+from understudy.runtime.saving.layout import SnapshotName, partition_folder, partition_of, quoted
 from understudy.runtime.saving.manifest import Manifest, Object, encode
 from understudy.runtime.saving.opening import OPENING_S, open_place
 from understudy.runtime.saving.places import UNFINISHED, Parts, Place, digest_of
@@ -67,25 +71,31 @@ class Listed:
     """Wall time of the process that saved it, in seconds."""
     size_bytes: int
 
+    @classmethod
+    def of(cls, manifest: Manifest) -> Listed:
+        return cls(manifest.through, manifest.saved_at, manifest.size_bytes)
+
 
 class SnapshotStore:
-    """The snapshots of one run. Methods may be called from any thread."""
+    """The snapshots of one run by one version of its flow. Methods may be called from any thread."""
 
-    def __init__(self, place: Place, run: str, *, keep: int = 2) -> None:
+    def __init__(self, place: Place, run: str, *, keep: int = 2, version: int = 1) -> None:
         require(keep >= 1, f"a store keeps at least one snapshot of each partition, not {keep}")
         require(bool(run), "a run has a name")
+        require(version >= 1, f"versions of a flow count from 1, so there is no version {version}")
         self._place = place
         self._run = quoted(run)
         self._keep = keep
+        self._version = version
         self._writer = uuid.uuid4().hex[:12]
         self._bounded = Bounded(place.silence_s)
         self._shelves: dict[Partition, _Saving] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, url: str, run: str, *, keep: int = 2) -> SnapshotStore:
+    def open(cls, url: str, run: str, *, keep: int = 2, version: int = 1) -> SnapshotStore:
         """The store at a URL. Raises `UserError` or `EnvironmentFailed`, as `open_place` does."""
-        return cls(open_place(url), run, keep=keep)
+        return cls(open_place(url), run, keep=keep, version=version)
 
     @property
     def url(self) -> str:
@@ -125,34 +135,70 @@ class SnapshotStore:
             where = self._place.path(self._run)
             raise failure(f"A snapshot of {partition} cannot be saved to {where}", problem) from problem
 
+    def adopt(self, partition: Partition, from_version: int) -> Listed | None:
+        """Make the newest whole snapshot of an earlier version one of this version's, without a copy of it.
+
+        Whole means that its manifest can be read and that every object is there in its size; only a restore
+        reads the contents. When this returns, the snapshot outlives that the earlier version expires its own,
+        or is dropped. None if that version never saved this partition. Raises `EnvironmentFailed` if it did
+        and no snapshot is whole, or if they expire faster than one can be adopted.
+        """
+        require(
+            1 <= from_version < self._version,
+            f"version {self._version} of a flow adopts from an earlier one, not from version {from_version}",
+        )
+        try:
+            manifest = self._saving(partition).adopt(self._shelf(partition, from_version))
+        except FileNotFoundError as problem:
+            where = self._place.path(self._run)
+            raise failure(f"A snapshot of {partition} cannot be adopted in {where}", problem) from problem
+        return None if manifest is None else Listed.of(manifest)
+
     def restore(self, partition: Partition, into: Path) -> Restored | None:
         """Bring back the newest snapshot that is whole into a folder, which is emptied first.
 
         None if there never was any. Raises `EnvironmentFailed` if there are some and none is whole, or if the
         store does not answer.
         """
-        return restore_newest(self._shelf(partition), into)
+        return restore_newest(self._shelf(partition, self._version), into)
 
     def listed(self, partition: Partition) -> list[Listed]:
         """The snapshots of a partition, newest first, without those whose manifest is damaged."""
-        return [
-            Listed(manifest.through, manifest.saved_at, manifest.size_bytes)
-            for manifest in self._saving(partition).shelf.manifests()
-        ]
+        return [Listed.of(manifest) for manifest in self._saving(partition).shelf.manifests()]
+
+    def versions(self) -> set[int]:
+        """The versions of the flow that have a snapshot of any partition, whole or not."""
+        found: set[int] = set()
+        for partition in self.partitions():
+            there = set(self._shelf(partition, self._version).versions())
+            found |= {version for version in there - found if self._shelf(partition, version).names()}
+        return found
+
+    def drop_version(self, version: int) -> None:
+        """Delete the snapshots of a version, of every partition. What is gone already is no trouble.
+
+        Only manifests are deleted. Objects that no other version names go with the next save of their
+        partition, once they are older than `cleaning.GRACE_S`.
+        """
+        require(version >= 1, f"versions of a flow count from 1, so there is no version {version}")
+        for partition in self.partitions():
+            self._shelf(partition, version).drop()
 
     def partitions(self) -> list[Partition]:
-        """The partitions that the store has a folder of."""
+        """The partitions that the store has a folder of, by whichever version."""
         with failing(f"The store of snapshots {self._place.path(self._run)} cannot be listed"):
             folders = self._bounded.one(lambda _tick: self._place.folders(self._run))
         return sorted(filter(None, map(partition_of, folders)))
 
-    def _shelf(self, partition: Partition) -> Shelf:
-        return Shelf(self._place, self._bounded, f"{self._run}/{partition_folder(partition)}", partition)
+    def _shelf(self, partition: Partition, version: int) -> Shelf:
+        folder = f"{self._run}/{partition_folder(partition)}"
+        return Shelf(self._place, self._bounded, folder, partition, version)
 
     def _saving(self, partition: Partition) -> _Saving:
         with self._lock:
             if partition not in self._shelves:
-                self._shelves[partition] = _Saving(self._shelf(partition), self._writer, self._keep)
+                shelf = self._shelf(partition, self._version)
+                self._shelves[partition] = _Saving(shelf, self._writer, self._keep)
             return self._shelves[partition]
 
 
@@ -180,7 +226,7 @@ class _Saving:
                 contents = self.shelf.look()
                 if not contents.lacks(manifest):
                     break
-                self.shelf.delete(SNAPSHOTS, [str(name)])
+                self.shelf.delete_snapshots([name])
             else:
                 raise EnvironmentFailed(
                     f"A snapshot of {self.shelf.partition} cannot be saved to {self.shelf.shown()}: another "
@@ -196,6 +242,12 @@ class _Saving:
                 files_written,
                 manifest.size_bytes,
                 time.monotonic() - began,
+            )
+
+    def adopt(self, source: Shelf) -> Manifest | None:
+        with self._alone():
+            return adopt_newest(
+                source, self.shelf, lambda through: self._new_name(through, self.shelf.names())
             )
 
     @contextlib.contextmanager
@@ -228,13 +280,15 @@ class _Saving:
         sources: dict[Object, Path | Parts] = {**dict(files.values()), **planned.new}
         new = {each: source for each, source in sources.items() if not contents.has(each)}
         self.shelf.write_objects(new)
-        known = (*contents.manifests, *contents.unreadable)
-        # Above its own last one, too, which may be gone: no name is ever given twice.
-        self._sequence = max((self._sequence, *(each.sequence for each in known))) + 1
-        name = SnapshotName(state.through, self._sequence, self._writer)
+        name = self._new_name(state.through, (*contents.manifests, *contents.unreadable))
         encoded = encode(manifest)
         self.shelf.write_manifest(name, encoded)
         return name, manifest, [*(each.size_bytes for each in new), len(encoded)], planned.chains
+
+    def _new_name(self, through: BucketId, known: Iterable[SnapshotName]) -> SnapshotName:
+        """Above those that are known and its own last one, which may be gone: no name is ever given twice."""
+        self._sequence = max((self._sequence, *(each.sequence for each in known))) + 1
+        return SnapshotName(through, self._sequence, self._writer)
 
 
 def _files_of(folder: Path) -> dict[str, tuple[Object, Path | Parts]]:
