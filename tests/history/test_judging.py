@@ -19,11 +19,10 @@ from breaches import (
     seal_a_bucket_twice,
     take_a_group_twice,
 )
-from written_runs import Run, at, invariants_of, partitioned, random_run, verdict_on
+from written_runs import at, invariants_of, partitioned, random_run, telling, verdict_on
 
 from understudy.core.bucket import NOTHING
 from understudy.history.records import (
-    DeliveredRecord,
     EndedRecord,
     HandedRecord,
     InstalledRecord,
@@ -38,20 +37,6 @@ def test_the_history_of_a_sound_run_is_clean(tmp_path: Path) -> None:
     assert verdict.clean
     assert (verdict.sealed, verdict.delivered, verdict.views) == (5, 5, 2)
     assert (verdict.partitions, verdict.copies) == (5, 10)
-
-
-def telling(run: Run) -> list[tuple[str, int, str]]:
-    """The records of which no other tells what they do: process, place, and the invariant that needs them."""
-    found: list[tuple[str, int, str]] = []
-    for process, records in run.items():
-        # What follows a group shows that it is missing; the last group of a copy may just not be written.
-        followed = {(each.of, each.after) for each in records if isinstance(each, HandedRecord)}
-        for index, record in enumerate(records):
-            if isinstance(record, HandedRecord) and (record.of, record.through) in followed:
-                found.append((process, index, "input-loss-free"))
-            elif isinstance(record, DeliveredRecord) and record.buckets:
-                found.append((process, index, "loss-free"))
-    return found
 
 
 @pytest.mark.parametrize("seed", range(30))

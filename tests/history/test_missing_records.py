@@ -120,7 +120,7 @@ def without_the_oldest_part(run: Run, folder: Path, *gone: str) -> Verdict:
         and not isinstance(record, ViewRecord)
         and not (isinstance(record, DeliveredRecord) and record.sink in gone)
     ]
-    write(folder / "gateway.jsonl", [rest], [Header(FORMAT_VERSION, FLOW, "gateway", 2, False, 2, 2)])
+    write(folder / "gateway.jsonl", [rest], [Header(FORMAT_VERSION, FLOW, "gateway", 2, False, 2, ((1, 2),))])
     return judged(folder)
 
 
@@ -154,9 +154,9 @@ def test_what_was_sealed_after_the_removed_parts_must_have_left_its_source(tmp_p
 def test_a_bucket_whose_way_from_the_source_is_in_a_removed_part_is_not_judged(tmp_path: Path) -> None:
     verdict_on(partitioned(), tmp_path)
     rest = [SealedRecord(2, "gateway", "names", 5, 2), EndedRecord(13, "gateway")]
-    write(tmp_path / "gateway.jsonl", [rest], [Header(FORMAT_VERSION, FLOW, "gateway", 2, False, 5, 2)])
+    write(tmp_path / "gateway.jsonl", [rest], [Header(FORMAT_VERSION, FLOW, "gateway", 2, False, 5)])
     assert judged(tmp_path).findings == []
-    write(tmp_path / "gateway.jsonl", [rest], [Header(FORMAT_VERSION, FLOW, "gateway", 2, False, 4, 2)])
+    write(tmp_path / "gateway.jsonl", [rest], [Header(FORMAT_VERSION, FLOW, "gateway", 2, False, 4)])
     assert invariants_of(judged(tmp_path)) == {"input-loss-free"}
 
 

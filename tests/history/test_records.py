@@ -8,6 +8,7 @@ import typing
 from pathlib import Path
 
 import pytest
+from upgraded_runs import upgraded
 from written_runs import partitioned, verdict_on
 
 from understudy.core.bucket import NOTHING
@@ -38,17 +39,20 @@ from understudy.history.records import (
     parsed,
     parts_of,
     parts_text,
+    unversioned,
+    version_of,
+    versioned,
 )
 
 HEADER = Header(FORMAT_VERSION, "flow")
 RECORDS: list[Record] = [
     BegunRecord(1, "gateway"),
     ViewRecord(2, "gateway", 1, (("counts/0:0", "n1", 1, "ACTIVE"), ("counts/0:1", "n2", 1, "DEAD"))),
-    DeliveredRecord(3, "gateway", "stats", -5, 2, ((1, 10, "stats/0=ab"), (2, 0, ""))),
+    DeliveredRecord(3, "gateway", "stats", -5, 2, ((1, 10, "stats/0=ab"), (2, 0, "")), 2),
     EndedRecord(4, "gateway"),
 ]
 EVERY_KIND: list[Header | Record] = [
-    Header(FORMAT_VERSION, "flow", "gateway", 3, False, 17, 4),
+    Header(FORMAT_VERSION, "flow", "gateway", 3, False, 17, ((1, 4), (2, 1))),
     *RECORDS,
     SealedRecord(1, "gateway", "packets", -3, 10),
     HandedRecord(1, "n1", NOTHING, 2, (1, 2), "counts/0:1"),
@@ -96,7 +100,8 @@ def test_a_record_that_lacks_a_field_has_one_more_or_one_of_another_type_is_refu
     record: Header | Record,
 ) -> None:
     fields = json.loads(line(record))
-    for name in fields.keys() - {"kind", "version"}:
+    # A header of another version is one of another format.
+    for name in fields.keys() - {"kind", "version" if isinstance(record, Header) else "kind"}:
         with pytest.raises(ValueError, match="has the fields"):
             parsed(json.dumps({key: value for key, value in fields.items() if key != name}))
         with pytest.raises(ValueError, match=f"{name} is None"):
@@ -118,6 +123,24 @@ def test_the_parts_of_a_digest_are_told_apart() -> None:
     assert parts_of("") == []
 
 
+def test_a_partition_of_a_later_version_is_told_apart_by_its_name() -> None:
+    assert [versioned("sessions+2/10", version) for version in (1, 2, 13)] == [
+        "sessions+2/10",
+        "sessions+2@2/10",
+        "sessions+2@13/10",
+    ]
+    for version in (1, 2, 13):
+        assert version_of(versioned("sessions+2/10", version)) == version
+        assert unversioned(versioned("sessions+2/10", version)) == "sessions+2/10"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "@", "@/0", "stats@x/0", "stats@2", "stats@\u00b2/0", f"stats@{'1' * 5_000}/0", "a@3/b/0"]
+)
+def test_a_name_that_says_no_version_is_of_the_first(name: str) -> None:
+    assert version_of(name) == 1
+
+
 @pytest.mark.parametrize("text", ["stats:ab", "stats/0=", "=ab", "stats/0=ab,", "stats/0=ab=cd"])
 def test_a_digest_that_lists_no_parts_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="does not list parts"):
@@ -132,7 +155,8 @@ def test_a_digest_that_lists_no_parts_is_refused(text: str) -> None:
         ('{"kind":"dream","at_us":1,"by":"x"}', "unknown kind 'dream'"),
         ('{"kind":["begun"],"at_us":1,"by":"x"}', "unknown kind"),
         (
-            '{"kind":"delivered","at_us":1,"by":"x","sink":"s","after":1,"through":2,"buckets":[[1,2]]}',
+            '{"kind":"delivered","at_us":1,"by":"x","sink":"s","after":1,"through":2,"buckets":[[1,2]],'
+            '"version":1}',
             "has not 3 parts",
         ),
         ('{"kind":"missed","at_us":1,"by":"x","records":true}', "records is True, not int"),
@@ -201,9 +225,9 @@ def test_a_history_without_header_is_damaged_and_an_empty_one_unfinished() -> No
     assert read("") == [Damage("h", 0, "nothing was written", unfinished=True)]
 
 
-@pytest.mark.parametrize("version", [2, 3, 9])
+@pytest.mark.parametrize("version", [2, 3, 4, 9])
 def test_a_history_of_another_format_is_refused_whatever_else_its_header_says(version: int) -> None:
-    with pytest.raises(HistoryError, match=f"it has format {version}, and this version reads 4"):
+    with pytest.raises(HistoryError, match=f"it has format {version}, and this version reads 5"):
         read(f'{{"kind":"history","version":{version},"flow":"flow","more":[]}}\n')
 
 
@@ -221,6 +245,7 @@ VALUES = [
     "x",
     "a/0",
     "a/0:b",
+    "a@2/0:b",
     "sink:",
     "=",
     "\ud800",
@@ -252,7 +277,7 @@ def spoiled(chance: random.Random, text: str) -> bytes:
 @pytest.mark.parametrize("seed", range(20))
 def test_no_spoiled_line_keeps_the_reader_or_the_judge_from_their_work(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    verdict_on(partitioned(), tmp_path)
+    verdict_on(upgraded() if seed % 2 else partitioned(), tmp_path)
     for _ in range(20):
         texts = {file: file.read_text().splitlines() for file in sorted(tmp_path.glob("*.jsonl"))}
         for file, lines in texts.items():

@@ -128,7 +128,7 @@ def test_no_damage_keeps_a_process_from_beginning_again(tmp_path: Path, damage: 
 def test_what_is_needed_of_a_long_part_is_found_by_a_bounded_look_at_its_end(tmp_path: Path) -> None:
     view = line(ViewRecord(1, "gateway", 7, ()))
     stats, counts = (line(delivered(sink, 3)) for sink in ("stats", "counts"))
-    head = line(Header(FORMAT_VERSION, "flow", "gateway", 4, False, 100, 6))
+    head = line(Header(FORMAT_VERSION, "flow", "gateway", 4, False, 100, ((1, 6), (2, 9))))
     file = tmp_path / "gateway.jsonl"
     middle = [
         line(ProducedRecord(1, "gateway", number, 1, "x" * 90, "packets/0:0", "stats/0"))
@@ -138,11 +138,25 @@ def test_what_is_needed_of_a_long_part_is_found_by_a_bounded_look_at_its_end(tmp
     file.write_text("\n".join([head, "{ rubbish", stats, *middle, view, counts, ""]))
     found = OnRecord.at_the_end_of(file)
     # What lies further back is not looked for.
-    assert (found.part, found.highest, found.epoch, found.delivered) == (4, 3_999, 7, {"counts": 3})
+    assert (found.part, found.highest, found.delivered) == (4, 3_999, {"counts": 3})
+    assert found.epochs == {1: 7, 2: 9}
     # The header of the part says through which bucket there were records at least.
     file.write_text("\n".join([head, view, *("{ rubbish" for _ in range(TAIL_BYTES)), ""]))
     found = OnRecord.at_the_end_of(file)
-    assert (found.part, found.highest, found.epoch, found.delivered) == (4, 100, 6, {})
+    assert (found.part, found.highest, found.delivered) == (4, 100, {})
+    assert found.epochs == {1: 6, 2: 9}
+
+
+def test_every_part_says_which_view_of_each_version_is_on_record(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    views = [ViewRecord(1, "gateway", epoch, (), version) for version, epoch in ((1, 7), (2, 1), (2, 2))]
+    file.write(views)
+    fill(file, range(100))
+    file.close()
+    first, *later = headers_in(tmp_path)
+    assert len(later) > 2
+    assert first.epochs == ()
+    assert {head.epochs for head in later} == {((1, 7), (2, 2))}
 
 
 def test_a_process_that_died_at_the_head_of_a_part_left_what_it_delivered_in_the_part_before(
@@ -347,7 +361,7 @@ def test_a_last_word_taken_into_a_part_that_begins_comes_after_a_header_and_befo
     header, *rest = entries([newest])
     assert isinstance(header, Header)
     assert not header.begins
-    assert rest == [said, Header(FORMAT_VERSION, "flow", "gateway", parts, True, header.before, 0)]
+    assert rest == [said, Header(FORMAT_VERSION, "flow", "gateway", parts, True, header.before)]
     assert stops_in(tmp_path) == ["gateway stopped writing: No space left on device"]
 
 

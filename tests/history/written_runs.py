@@ -236,6 +236,20 @@ def at(run: Run, process: str, kind: type[Record], nth: int = 0, **facts: Any) -
     return found[nth]
 
 
+def telling(run: Run) -> list[tuple[str, int, str]]:
+    """The records of which no other tells what they do: process, place, and the invariant that needs them."""
+    found: list[tuple[str, int, str]] = []
+    for process, records in run.items():
+        # What follows a group shows that it is missing; the last group of a copy may just not be written.
+        followed = {(each.of, each.after) for each in records if isinstance(each, HandedRecord)}
+        for index, record in enumerate(records):
+            if isinstance(record, HandedRecord) and (record.of, record.through) in followed:
+                found.append((process, index, "input-loss-free"))
+            elif isinstance(record, DeliveredRecord) and record.buckets:
+                found.append((process, index, "loss-free"))
+    return found
+
+
 def change(run: Run, process: str, index: int, **facts: Any) -> None:
     run[process][index] = replace(run[process][index], **facts)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from understudy.core.bucket import NOTHING, BucketId
+from understudy.history.feeding import Feeding, Session
 from understudy.history.reading import Damage, Entry
 from understudy.history.records import (
     DeliveredRecord,
@@ -27,6 +28,9 @@ from understudy.history.records import (
     ViewRecord,
     line,
     partition_of,
+    unversioned,
+    version_of,
+    versioned,
 )
 from understudy.history.verdict import Finding, Verdict
 
@@ -69,10 +73,15 @@ class Evidence:
         self.sealed_last: set[tuple[str, BucketId]] = set()
         #: By producing partition, consumer and number; the first of several that must be the same.
         self.produced: dict[tuple[str, str, BucketId], ProducedRecord] = {}
-        #: What each sink must get: by number, then by the partition that makes the part.
-        self.parts: dict[str, dict[BucketId, dict[str, ProducedRecord]]] = {}
-        #: By sink, the numbers that have rows.
-        self.results: dict[str, list[BucketId]] = {}
+        #: What each version has for each sink: by number, then by the partition that makes the part.
+        self.parts: dict[tuple[str, int], dict[BucketId, dict[str, ProducedRecord]]] = {}
+        #: By sink and version, the numbers that have rows.
+        self.results: dict[tuple[str, int], list[BucketId]] = {}
+        self.feeding = Feeding()
+        #: By partition of a later version, the number after which its copies began.
+        self.begins: dict[str, BucketId] = {}
+        #: By sink, the version whose output it was given last.
+        self.live: dict[str, int] = {}
         #: By partition and sink, the highest number that was made.
         self.made_through: dict[tuple[str, str], BucketId] = {}
         #: By consumer, the numbers of the buckets that have rows for it.
@@ -124,14 +133,21 @@ class Evidence:
                 self._sealed(process, record)
             case ProducedRecord():
                 process.partitions.add(partition_of(record.of))
-                self._produced(record)
+                self._produced((name, process.begun), record)
             case DeliveredRecord():
                 process.at_the_ends = True
                 self.verdict.deliveries += 1
+                self.live[record.sink] = record.version
                 self.later.append((name, record))
-            case HandedRecord() | InstalledRecord() | SnapshotRecord():
-                process.partitions.add(partition_of(record.of))
-                self.later.append((name, record))
+            case HandedRecord():
+                self.feeding.took(record)
+                self._held(name, process, record)
+                self._began(record.of, record.after)
+            case InstalledRecord():
+                self._held(name, process, record)
+                self._began(record.of, record.through)
+            case SnapshotRecord():
+                self._held(name, process, record)
             case ViewRecord():
                 self.copies.update(seat[0] for seat in record.seats)
                 self.later.append((name, record))
@@ -148,6 +164,17 @@ class Evidence:
                 )
             case StoppedRecord():
                 self._missing(name, f"{record.by} stopped writing: {record.why}")
+
+    def _held(
+        self, name: str, process: _Process, record: HandedRecord | InstalledRecord | SnapshotRecord
+    ) -> None:
+        process.partitions.add(partition_of(record.of))
+        self.later.append((name, record))
+
+    def _began(self, copy: str, after: BucketId) -> None:
+        partition = partition_of(copy)
+        if version_of(partition) > 1:
+            self.begins[partition] = min(self.begins.get(partition, after), after)
 
     def _missing(self, name: str, why: str) -> None:
         damage = Damage(name, 0, why)
@@ -167,7 +194,9 @@ class Evidence:
         process.sealed_through[source] = max(here, number)
         self.verdict.sealed += known is record
 
-    def _produced(self, record: ProducedRecord) -> None:
+    def _produced(self, session: Session, record: ProducedRecord) -> None:
+        if not record.to.startswith(SINK):
+            self.feeding.put_out(record, session)
         key = partition_of(record.of), record.to, record.number
         known = self.produced.setdefault(key, record)
         if (known.rows, known.digest) != (record.rows, record.digest):
@@ -183,8 +212,11 @@ class Evidence:
 
     def close(self) -> None:
         """Everything is taken in."""
+        partitions = {partition_of(copy) for copy in self.copies}
         self.verdict.copies = len(self.copies)
-        self.verdict.partitions = len({partition_of(copy) for copy in self.copies})
+        self.verdict.partitions = len(partitions)
+        for partition in partitions:
+            self.feeding.seated(partition)
         if self.removed_through > NOTHING:
             self.verdict.judged_from = self.removed_through + 1
         self._sort_out()
@@ -195,15 +227,16 @@ class Evidence:
         inputs: dict[str, set[BucketId]] = {}
         for (producer, to, number), made in self.produced.items():
             if to.startswith(SINK):
-                self.parts.setdefault(to, {}).setdefault(number, {})[producer] = made
+                parts = self.parts.setdefault((to, version_of(producer)), {})
+                parts.setdefault(number, {})[producer] = made
                 key = producer, to
                 self.made_through[key] = max(self.made_through.get(key, NOTHING), number)
             elif made.rows:
                 inputs.setdefault(to, set()).add(number)
         self.inputs = {to: sorted(numbers) for to, numbers in inputs.items()}
         self.results = {
-            sink: sorted(n for n, parts in numbers.items() if any(made.rows for made in parts.values()))
-            for sink, numbers in self.parts.items()
+            whose: sorted(n for n, parts in numbers.items() if any(made.rows for made in parts.values()))
+            for whose, numbers in self.parts.items()
         }
 
     def _left_sources(self) -> None:
@@ -211,32 +244,38 @@ class Evidence:
         if self.verdict.damages:
             return
         left: dict[tuple[str, BucketId], dict[str, int]] = {}
-        readers: dict[str, set[str]] = {}
-        newest: dict[str, BucketId] = {}
         sources = {f"{source}/0": source for source, _ in self.sealed}
         for (producer, to, number), made in self.produced.items():
-            source = sources.get(producer)
-            if source is not None:
+            if producer in sources:
+                shares = left.setdefault((sources[producer], number), {})
                 segment = to.rpartition("/")[0]
-                readers.setdefault(source, set()).add(segment)
-                shares = left.setdefault((source, number), {})
                 shares[segment] = shares.get(segment, 0) + made.rows
-                newest[source] = max(newest.get(source, NOTHING), number)
-        ended = all(process.ended for process in self.processes.values() if process.at_the_ends)
+        complete = self._live_at_the_end()
         for (source, number), record in self.sealed.items():
-            # What was sealed last may still be on its way when a history stops.
-            on_its_way = (source, number) in self.sealed_last or (
-                number >= newest.get(source, NOTHING) and not ended
-            )
-            if on_its_way or number <= self.removed_through:
+            if (source, number) in self.sealed_last or number <= self.removed_through:
                 continue
             shares = left.get((source, number), {})
-            for segment in sorted(readers.get(source, {""})):
-                gone = shares.get(segment, 0)
-                if gone != record.rows:
-                    invariant = "input-loss-free" if gone < record.rows else "input-dup-free"
-                    what = f"{gone} rows left {source} for {segment or 'any segment'}"
-                    self.find(invariant, f"of bucket {number}, {what}; {record.rows} were sealed", record)
+            for invariant, what in self.feeding.wrong_with(record, shares, complete):
+                self.find(invariant, what, record)
+
+    def _live_at_the_end(self) -> set[int]:
+        """The versions whose output the sinks took when the run ended in good order; none if it did not."""
+        if not all(process.ended for process in self.processes.values() if process.at_the_ends):
+            return set()
+        # Without a delivery no sink has turned away from the version that the run began with.
+        return set(self.live.values()) or {min(self.feeding.versions, default=1)}
+
+    def taken_over(self, partition: str, sink: str, number: BucketId) -> ProducedRecord | None:
+        """What an earlier version made of a bucket for a sink, if this partition's copies began after it.
+
+        The state that they began with held output which the sink had not taken yet.
+        """
+        if number > self.begins.get(partition, NOTHING):
+            return None
+        version, plain = version_of(partition), unversioned(partition)
+        older = sorted((each for to, each in self.parts if to == sink and each < version), reverse=True)
+        found = (self.parts[sink, each].get(number, {}).get(versioned(plain, each)) for each in older)
+        return next((made for made in found if made is not None and made.rows), None)
 
     def may_have_made(self, partition: str, sink: str, number: BucketId) -> bool:
         """Whether a copy may have made this without that being on record."""

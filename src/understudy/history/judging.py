@@ -14,6 +14,24 @@
     sealed-once     a source seals a number once, and its numbers rise
     views-rise      the controller's epochs rise
 
+**Versions.** Where a flow is upgraded, two versions of it run side by side (`records`), and each sink turns
+from one to the other at a number of its own, perhaps back again. The invariants hold with this in mind:
+
+* Positions of deliveries run on from one version to the next. Within a delivery only the rows of its own
+  version count: those that the other one made of the same buckets are dropped, so they are neither missing
+  there nor allowed. When the run ends, the version that a sink was given last has nothing left for it.
+  A state that a later version begins with may hold output of the one before that a sink has not taken yet. If
+  the sink turns before it has, such a bucket is delivered as the later version's, with the rows of the other.
+* Copies agree with the copies of their own version, which their names see to.
+* The first version is given every bucket of the sources it reads, a later one every bucket from the first
+  that a source put out for it. For a version that was replaced or taken back this ends with the last bucket
+  that it was given. A version that is live when the run ends must have been given everything.
+* A copy of a later version begins with the state that a copy of the one before had saved. Between that state
+  and the first bucket that a source put out for its version, it takes its input from the log. No record says
+  which of these buckets have rows for the copy. So only its positions are judged there, and that the copies
+  of a segment did not all pass over a bucket that a source sealed (`feeding`).
+* Epochs rise within each version. A flow is lost if the version that delivered last is.
+
 A history does not hold the input's rows, so the judge cannot recompute results. It relies on the agreement
 between copies, and on digests.
 
@@ -44,6 +62,7 @@ from understudy.history.records import (
     ViewRecord,
     partition_of,
     parts_of,
+    versioned,
 )
 from understudy.history.verdict import Verdict
 
@@ -69,7 +88,11 @@ class _Passage:
         #: By sink. None: unknown, any position is as good.
         self._delivered_through: dict[str, BucketId | None] = {}
         self._delivered_first: BucketId | None = NOTHING
-        self._view: ViewRecord | None = None
+        #: By sink, the version that it was given last.
+        self._live: dict[str, int] = {}
+        self._delivered_last: int | None = None
+        #: By version of the flow.
+        self._views: dict[int, ViewRecord] = {}
         self._positions: dict[tuple[str, str, str], BucketId] = {}
         #: Processes of which records are missing: a position that was not heard of may be any.
         self._blind = {name for name, process in known.processes.items() if process.headless}
@@ -77,7 +100,8 @@ class _Passage:
         self._begun = set(self._blind)
         #: Processes that have begun again, with the sinks they have delivered to since.
         self._since_begun: dict[str, set[str]] = {}
-        self._fresh_view: set[str] = set()
+        #: The same processes, with the versions they have published a view of since.
+        self._viewed_since_begun: dict[str, set[int]] = {}
         if self._gateways & self._blind:
             self._delivered_first = None
 
@@ -102,19 +126,24 @@ class _Passage:
                     self._viewed(name, entry)
                 case EndedRecord():
                     self._ended(name, entry)
-        if self._view is not None:
-            living = {
-                partition_of(copy) for copy, _, _, status in self._view.seats if status != Status.DEAD.name
-            }
-            partitions = {partition_of(copy) for copy, *_ in self._view.seats}
-            self._verdict.lost = tuple(sorted(partitions - living))
+        self._verdict.lost = self._lost()
+
+    def _lost(self) -> tuple[str, ...]:
+        """The partitions of the live version of which no copy is left."""
+        version = self._delivered_last
+        if version is None:
+            # No sink has turned away from the version that the run began with.
+            version = min(self._views, default=1)
+        seats = self._views[version].seats if version in self._views else ()
+        living = {partition_of(copy) for copy, _, _, status in seats if status != Status.DEAD.name}
+        return tuple(sorted({partition_of(copy) for copy, *_ in seats} - living))
 
     def _begin(self, name: str) -> None:
         self._forget(name)
         self._blind.discard(name)
         if name in self._begun:
             self._since_begun[name] = set()
-            self._fresh_view.add(name)
+            self._viewed_since_begun[name] = set()
         self._begun.add(name)
 
     def _forget(self, name: str) -> None:
@@ -122,12 +151,18 @@ class _Passage:
 
     def _viewed(self, name: str, record: ViewRecord) -> None:
         self._verdict.views += 1
-        before, self._view = self._view, record
+        version = record.version
+        before, self._views[version] = self._views.get(version), record
+        since = self._viewed_since_begun.get(name)
         if before is not None and record.epoch <= before.epoch:
-            again = name in self._fresh_view and (record.epoch, record.seats) == (before.epoch, before.seats)
+            fresh = since is not None and version not in since
+            again = fresh and (record.epoch, record.seats) == (before.epoch, before.seats)
             if not again:
-                self._find("views-rise", f"epoch {record.epoch} came after {before.epoch}", record)
-        self._fresh_view.discard(name)
+                what = f"epoch {record.epoch} came after {before.epoch}"
+                of = "" if version == 1 else f" of version {version}"
+                self._find("views-rise", f"{what}{of}", record)
+        if since is not None:
+            since.add(version)
 
     # --- deliveries --------------------------------------------------------------------------------------
 
@@ -138,9 +173,9 @@ class _Passage:
             what = f"buckets {numbers} do not rise from {_place(record.after)} to {record.through}"
             self._find("in-order", what, record)
         present = set(numbers)
-        for number in self._results(record.sink, record.after, record.through):
+        for number in self._results(record.sink, record.version, record.after, record.through):
             if number not in present:
-                parts = self._known.parts[_to(record.sink)][number]
+                parts = self._known.parts[_to(record.sink), record.version][number]
                 rows = sum(made.rows for made in parts.values())
                 what = f"bucket {number} has {rows} rows for {record.sink} and is left out"
                 self._find("loss-free", what, record)
@@ -153,27 +188,41 @@ class _Passage:
         through = self._delivered_through.get(sink, self._delivered_first)
         fresh = name in self._since_begun and sink not in self._since_begun[name]
         self._since_begun.setdefault(name, set()).add(sink)
+        before, self._live[sink] = self._live.get(sink, record.version), record.version
+        self._delivered_last = record.version
         self._delivered_through[sink] = record.through if through is None else max(through, record.through)
         if through is None:
             return
         if record.after < through:
             what = f"after {through} was delivered to {sink}, a delivery begins after {_place(record.after)}"
             self._find("dup-free", what, record)
-        elif record.after > through and not (fresh and not self._results(sink, through, record.after)):
+        elif record.after > through and not (
+            fresh and self._may_be_unrecorded(sink, before, record.version, through, record.after)
+        ):
             what = f"deliveries to {sink} stop at {_place(through)} and go on after {record.after}"
             self._find("loss-free", what, record)
 
-    def _results(self, sink: str, after: BucketId, through: BucketId) -> list[BucketId]:
-        """The buckets in (after, through] that have rows for this sink."""
-        results = self._known.results.get(_to(sink), [])
+    def _may_be_unrecorded(
+        self, sink: str, before: int, version: int, after: BucketId, through: BucketId
+    ) -> bool:
+        """Whether a delivery of (after, through] had no rows, wherever the sink turned to this version."""
+        missing = self._results(sink, version, after, through)
+        if before == version:
+            return not missing
+        others = self._results(sink, before, after, through)
+        return not (missing and others) or missing[-1] < others[0]
+
+    def _results(self, sink: str, version: int, after: BucketId, through: BucketId) -> list[BucketId]:
+        """The buckets in (after, through] of which this version made rows for this sink."""
+        results = self._known.results.get((_to(sink), version), [])
         return results[bisect_right(results, after) : bisect_right(results, through)]
 
     def _contents(self, record: DeliveredRecord, number: BucketId, rows: int, digest: str) -> None:
         sink = _to(record.sink)
-        parts = self._known.parts.get(sink, {}).get(number, {})
+        parts = self._known.parts.get((sink, record.version), {}).get(number, {})
         due = {part: made for part, made in parts.items() if made.rows}
         try:
-            listed = parts_of(digest)
+            listed = [(versioned(part, record.version), each) for part, each in parts_of(digest)]
         except ValueError as problem:
             self._find("contents", f"bucket {number}: {problem}", record)
             return
@@ -184,29 +233,39 @@ class _Passage:
             what = f"bucket {number} of {record.sink} lacks the {due[part].rows} rows of {part}"
             self._find("loss-free", what, record)
         for part in sorted(given):
-            if part not in due:
+            by = due.get(part) or self._known.taken_over(part, sink, number)
+            if by is None:
                 if self._known.may_have_made(part, sink, number):
                     self._verdict.unwitnessed += 1
                 else:
                     what = f"no copy of {part} produced bucket {number} for {record.sink}"
                     self._find("contents", what, record)
-            elif given[part] != due[part].digest:
-                what = f"bucket {number}: the part of {part} is not what {who(due[part])} produced"
+            elif given[part] != by.digest:
+                what = f"bucket {number}: the part of {part} is not what {who(by)} produced"
                 self._find("contents", what, record)
         made = sum(each.rows for each in due.values())
         if given.keys() == due.keys() and len(given) == len(listed) and rows != made:
             self._find("contents", f"bucket {number} has {rows} rows, its parts have {made}", record)
 
     def _ended(self, name: str, record: EndedRecord) -> None:
-        """A gateway that says that nothing is left to do has delivered all that was produced."""
+        """A gateway that says that nothing is left to do has delivered all that the live version produced."""
         if name not in self._gateways:
             return
-        for partition, results in self._known.results.items():
+        for partition in sorted({partition for partition, _ in self._known.results}):
             sink = partition.removeprefix(SINK).rpartition("/")[0]
             through = self._delivered_through.get(sink, self._delivered_first)
+            results = self._known.results.get((partition, self._live_for(sink, partition)), [])
             if results and through is not None and results[-1] > through:
                 short = f"the run ended with {sink} at {_place(through)}"
                 self._find("loss-free", f"{short}, and bucket {results[-1]} has rows for it", record)
+
+    def _live_for(self, sink: str, partition: str) -> int:
+        """The version that a sink was given last, or should be given if it was given nothing."""
+        if sink in self._live:
+            return self._live[sink]
+        if self._delivered_last is not None:
+            return self._delivered_last
+        return min(version for whose, version in self._known.results if whose == partition)
 
     # --- input -------------------------------------------------------------------------------------------
 

@@ -2,16 +2,22 @@
 
 Only deliveries are written by the caller, at once: that thread has just waited for the disk anyway, and a
 delivery that is not on record when its gateway is killed would look like a lost one.
+
+A recorder is of one version of the flow, and names partitions and copies accordingly (`records`). A gateway
+works for two versions while a flow is upgraded. It has a recorder of each (`Recorder.of_version`), and both
+write into one history.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy as shallow_copy
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.errors import require
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import View
 from understudy.history.backlog import BYTES_MAX, NOTES_MAX, Backlog
@@ -31,6 +37,7 @@ from understudy.history.records import (
     SnapshotRecord,
     SuspectedRecord,
     ViewRecord,
+    versioned,
 )
 from understudy.history.writing import PartedFile
 
@@ -63,7 +70,12 @@ class StateTaken(Protocol):
 
 
 class Recorder:
-    """What one process notes down. Any thread may call it. It does nothing if there is no file."""
+    """What one process notes down. Any thread may call it. It does nothing if there is no file.
+
+    `version` is that of the flow whose copies this is about, and `ends` are the names of its sources and
+    sinks, the latter as the topology has them ("sink:stats"). The versions of a flow share these, so their
+    names have no version in a history.
+    """
 
     def __init__(
         self,
@@ -72,6 +84,8 @@ class Recorder:
         process: str,
         look: Look,
         *,
+        version: int = 1,
+        ends: Collection[str] = (),
         part_bytes: int = PART_BYTES,
         total_bytes: int = TOTAL_BYTES,
         notes_max: int = NOTES_MAX,
@@ -79,28 +93,42 @@ class Recorder:
     ) -> None:
         self._process = process
         self._look = look
-        self._copy_handed_through: dict[Copy, BucketId] = {}
-        self._epoch = 0
+        self._first = True
+        self._be_of(version, ends)
+        #: By version of the flow: what is on record of the others counts when their recorders come.
+        self._epochs: dict[int, int] = {}
         self._delivered_before: dict[str, BucketId] = {}
         self._backlog: Backlog | None = None
         if file is None:
             return
         parts = PartedFile(file, flow, process, part_bytes=part_bytes, total_bytes=total_bytes)
-        self._epoch = parts.on_record.epoch
+        self._epochs = dict(parts.on_record.epochs)
         self._delivered_before = dict(parts.on_record.delivered)
         self._backlog = Backlog(parts, process, notes_max=notes_max, bytes_max=bytes_max)
+
+    def of_version(self, version: int, ends: Collection[str] | None = None) -> Self:
+        """A recorder of another version of the flow for this process, which writes into the same history.
+
+        Its sources and sinks are the same unless `ends` says otherwise. The history is this recorder's to end
+        and to close: a version may be over long before the process is.
+        """
+        other = shallow_copy(self)
+        other._first = False
+        other._be_of(version, self._ends if ends is None else ends)
+        return other
 
     def begun(self) -> None:
         self._put(BegunRecord(*self._now()))
 
     def ended(self) -> None:
-        """Nothing is left to do. Returns when everything is written."""
-        self._put(EndedRecord(*self._now()))
-        self.close()
+        """Nothing is left to do in this process. Returns when everything is written."""
+        if self._first:
+            self._put(EndedRecord(*self._now()))
+            self.close()
 
     def close(self) -> None:
-        """Write what waits to be written. Nothing is recorded afterwards."""
-        if self._backlog is not None:
+        """Write what waits to be written. Nothing is recorded afterwards, of any version."""
+        if self._first and self._backlog is not None:
             self._backlog.close(END_TIMEOUT_S)
 
     # --- the gateway -------------------------------------------------------------------------------------
@@ -111,26 +139,42 @@ class Recorder:
             self._put(SealedRecord(*self._now(), source, number, rows))
 
     def delivered(
-        self, sink: str, after: BucketId, through: BucketId, buckets: Sequence[tuple[BucketId, int, str]]
+        self,
+        sink: str,
+        after: BucketId,
+        through: BucketId,
+        buckets: Sequence[tuple[BucketId, int, str]],
+        version: int = 1,
     ) -> None:
-        """A sink holds these. It is on record when this returns."""
+        """A sink holds these. It is on record when this returns.
+
+        `version` says whose output they are, whatever this recorder's is: a sink is of no version. Digests
+        name parts without it.
+        """
         if self._backlog is not None:
-            self._backlog.write_now(DeliveredRecord(*self._now(), sink, after, through, tuple(buckets)))
+            record = DeliveredRecord(*self._now(), sink, after, through, tuple(buckets), version)
+            self._backlog.write_now(record)
 
     def delivered_before(
-        self, sink: str, after: BucketId, through: BucketId, buckets: Sequence[tuple[BucketId, int, str]]
+        self,
+        sink: str,
+        after: BucketId,
+        through: BucketId,
+        buckets: Sequence[tuple[BucketId, int, str]],
+        version: int = 1,
     ) -> None:
         """A sink was found to hold these when the gateway began; they may be on record."""
         if through > self._delivered_before.get(sink, NOTHING):
-            self.delivered(sink, after, through, buckets)
+            self.delivered(sink, after, through, buckets, version)
 
     def view(self, view: View) -> None:
-        if view.epoch > self._epoch:
-            self._epoch = view.epoch
+        if view.epoch > self._epochs.get(self._version, 0):
+            self._epochs[self._version] = view.epoch
             seats = tuple(
-                (str(copy), seat.node, seat.epoch, seat.status.value) for copy, seat in view.seats.items()
+                (self._copy(copy), seat.node, seat.epoch, seat.status.value)
+                for copy, seat in view.seats.items()
             )
-            self._put(ViewRecord(*self._now(), view.epoch, seats))
+            self._put(ViewRecord(*self._now(), view.epoch, seats, self._version))
 
     def arrived(self, partition: Partition, buckets: Sequence[Bucket]) -> None:
         """Output of a partition reached a sink."""
@@ -140,13 +184,13 @@ class Recorder:
 
             def note() -> Iterator[Record]:
                 rows = sum(self._look.rows(bucket) for bucket in kept)
-                yield ArrivedRecord(*now, str(partition), through, rows)
+                yield ArrivedRecord(*now, self._partition(partition), through, rows)
 
             self._backlog.put(note, sum(bucket.size_bytes for bucket in kept))
 
     def sender(self, copy: Copy) -> None:
         """This copy is the one whose output the sinks take from now on."""
-        self._put(SenderRecord(*self._now(), str(copy)))
+        self._put(SenderRecord(*self._now(), self._copy(copy)))
 
     def suspected(self, node: str) -> None:
         self._put(SuspectedRecord(*self._now(), node))
@@ -156,21 +200,35 @@ class Recorder:
     def handed_to(self, copy: Copy, buckets: Sequence[Bucket]) -> None:
         after = self._copy_handed_through.get(copy, NOTHING)
         through = self._copy_handed_through[copy] = buckets[-1].number
-        self._put(HandedRecord(*self._now(), after, through, _with_rows(buckets), str(copy)))
+        self._put(HandedRecord(*self._now(), after, through, _with_rows(buckets), self._copy(copy)))
 
     def produced_for(self, copy: Copy, to: Partition, buckets: Sequence[Bucket]) -> None:
         """The copy put out these buckets for one consumer, each payload as `payload.encode` makes it."""
-        self._produced(buckets, str(copy), str(to))
+        self._produced(buckets, self._copy(copy), self._partition(to))
 
     def snapshot_of(self, copy: Copy, version: int, snapshot: StateTaken, pause_us: int) -> None:
         facts = version, snapshot.through, pause_us, snapshot.size_bytes
-        self._put(SnapshotRecord(*self._now(), *facts, str(copy)))
+        self._put(SnapshotRecord(*self._now(), *facts, self._copy(copy)))
 
     def installed_in(self, copy: Copy, version: int, through: BucketId) -> None:
         self._copy_handed_through[copy] = through
-        self._put(InstalledRecord(*self._now(), version, through, str(copy)))
+        self._put(InstalledRecord(*self._now(), version, through, self._copy(copy)))
 
     # --- inside ------------------------------------------------------------------------------------------
+
+    def _be_of(self, version: int, ends: Collection[str]) -> None:
+        require(version >= 1, f"versions of a flow count from 1, not {version}")
+        self._version = version
+        self._ends = frozenset(ends)
+        # Copies of two versions may have one name, and each has its own place in its input.
+        self._copy_handed_through: dict[Copy, BucketId] = {}
+
+    def _partition(self, partition: Partition) -> str:
+        """The partition's name in the history."""
+        return str(partition) if partition.name in self._ends else versioned(str(partition), self._version)
+
+    def _copy(self, copy: Copy) -> str:
+        return f"{self._partition(copy.partition)}:{copy.replica}"
 
     def _now(self) -> tuple[int, str]:
         return time.time_ns() // 1_000, self._process

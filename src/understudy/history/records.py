@@ -10,12 +10,22 @@ processes: what matters is ordered by numbers and epochs that the records carry.
 "sink:stats/0". A delivered bucket is put together from parts, and its digest tells them apart:
 "stats/0=<digest>,stats/2=<digest>" (`parts_text`).
 
+**Versions.** While a flow is upgraded, two versions of its code run side by side, each with partitions of its
+own, which have the same names. Version 1 is recorded under these names. From version 2 on the version is part
+of a segment's name (`versioned`): "sessions@2/0" and its copy "sessions@2/0:1". The names of sources and
+sinks have no version, since the versions share them: "packets/0:0" produces for "sessions/0" and for
+"sessions@2/0", and both stats/0 and stats@2/0 produce for "sink:stats/0". A sink takes the output of one
+version at a time, so a delivery is of one version. The record says of which, and its digests name the parts
+without it: "stats/0" in a delivery of version 2 is what "stats@2/0" produced. Epochs of views are counted for
+every version by itself. No two versions of a run have one number, also if one of them was taken back.
+
 How files are cut into parts and what becomes of a damaged line: see `writing` and `reading`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -25,8 +35,10 @@ from typing import Any, ClassVar
 
 from understudy.core.bucket import NOTHING, BucketId
 
-FORMAT_VERSION = 4
-FORMATS_READ = (4,)
+FORMAT_VERSION = 5
+FORMATS_READ = (5,)
+
+_VERSION = re.compile(r"@([0-9]{1,9})(/[^/]*)$")
 
 #: A bucket as a history shows it: number, rows, digest.
 Shown = tuple[int, int, str]
@@ -49,8 +61,8 @@ class Header:
     """Whether the process begins here. If not, this part follows on the one before it."""
     before: BucketId = NOTHING
     """No record of an earlier part is about a bucket with a higher number."""
-    epoch: int = 0
-    """The newest view in earlier parts."""
+    epochs: tuple[tuple[int, int], ...] = ()
+    """The newest view of every version in earlier parts: version and epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,8 @@ class DeliveredRecord(_Record):
     after: BucketId
     through: BucketId
     buckets: tuple[Shown, ...]
+    version: int = 1
+    """The version of the flow whose output this is. The parts in the digests are that version's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +135,8 @@ class ViewRecord(_Record):
     kind: ClassVar[str] = "view"
     epoch: int
     seats: tuple[tuple[str, str, int, str], ...]
+    version: int = 1
+    """The version of the flow whose copies are seated. Its epochs are counted by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +242,28 @@ Record = (
 def partition_of(copy: str) -> str:
     """The partition of a copy by their names."""
     return copy.rpartition(":")[0]
+
+
+def versioned(partition: str, version: int) -> str:
+    """The name under which a version of the flow records this partition of a segment."""
+    if version == 1:
+        return partition
+    segment, slash, index = partition.rpartition("/")
+    return f"{segment}@{version}{slash}{index}"
+
+
+def version_of(partition: str) -> int:
+    """The version of the flow that a partition of a segment belongs to, by its name."""
+    if "@" not in partition:
+        # The usual case: this is asked once for every bucket of a run.
+        return 1
+    found = _VERSION.search(partition)
+    return 1 if found is None else int(found[1])
+
+
+def unversioned(partition: str) -> str:
+    """The partition's name without a version."""
+    return _VERSION.sub(r"\2", partition)
 
 
 def parts_text(digests: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ class Verdict:
     finished: bool = False
     """Whether the run ended because every source had ended and everything was delivered."""
     lost: tuple[str, ...] = ()
-    """The partitions of which the last view knows no living copy."""
+    """The partitions of which the last view of the live version knows no living copy."""
     views: int = 0
     partitions: int = 0
     copies: int = 0

@@ -94,7 +94,8 @@ class OnRecord:
     def __init__(self) -> None:
         self.part = 1
         self.delivered: dict[str, BucketId] = {}
-        self.epoch = 0
+        self.epochs: dict[int, int] = {}
+        """The epoch of the newest view, by version of the flow."""
         self.highest = NOTHING
         """The highest number of any bucket."""
 
@@ -109,14 +110,18 @@ class OnRecord:
                 self.delivered[record.sink] = max(self.delivered.get(record.sink, NOTHING), record.through)
                 self._reached(record.through)
             case ViewRecord():
-                self.epoch = max(self.epoch, record.epoch)
+                self._viewed(record.version, record.epoch)
             case Header():
                 self.part = max(self.part, record.part)
-                self.epoch = max(self.epoch, record.epoch)
+                for version, epoch in record.epochs:
+                    self._viewed(version, epoch)
                 self._reached(record.before)
 
     def _reached(self, number: BucketId) -> None:
         self.highest = max(self.highest, number)
+
+    def _viewed(self, version: int, epoch: int) -> None:
+        self.epochs[version] = max(self.epochs.get(version, 0), epoch)
 
     @classmethod
     def at_the_end_of(cls, *files: Path) -> OnRecord:
@@ -224,7 +229,7 @@ class PartedFile:
 
     def _write_header(self, *, begins: bool) -> None:
         known = self.on_record
-        since = (begins, known.highest, known.epoch)
+        since = (begins, known.highest, tuple(sorted(known.epochs.items())))
         self._append([line(Header(FORMAT_VERSION, self._flow, self._process, known.part, *since))])
 
     def _append(self, lines: Sequence[str]) -> None:
