@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from random import Random
 
 import pytest
 from mutations import saving
+from saved_flows import FIRST, SECOND, UPPER, number, saved, saving_flow
 
-from understudy.core.bucket import BucketId
-from understudy.core.host.limits import Limits, Timing
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
-from understudy.core.shape.topology import chain_of
 from understudy.sim.checkers import Violation
 from understudy.sim.scenario import (
     Act,
     Script,
     Wait,
-    copies,
     expire,
     feed,
     hold,
@@ -32,32 +28,9 @@ from understudy.sim.scenario import (
     wait,
 )
 from understudy.sim.setup import Setup
-from understudy.sim.shapes import flow_of
-from understudy.sim.vault import floor_of
 from understudy.sim.world import World
 
 SEEDS = range(10)
-FIRST, SECOND = copies("f", 2)
-UPPER = Copy(Partition("g"))
-
-
-def saving_flow(replicas: int = 1, *, buckets_max: int = 100, **segments: int) -> Setup:
-    flow = flow_of(chain_of(**(segments or {"f": 1})), Random(1), buckets=16)
-    limits = Limits(group_buckets_max=1, output_buckets_max=buckets_max, save_bytes_max=0)
-    layout = tuple((copy, f"n{at:02}") for at, copy in enumerate(flow.topology.copies(replicas), start=1))
-    return Setup(flow, replicas, len(layout), layout=layout, limits=limits, timing=Timing(save_ms=100))
-
-
-def number(world: World, bucket: int) -> BucketId:
-    return world.setup.flow.inputs["source"][bucket - 1].number
-
-
-def saved(bucket: int, copy: Copy = FIRST) -> Wait:
-    """Wait until every snapshot of a partition that is kept holds so many buckets."""
-    return until(
-        f"the vault keeps nothing of {copy} before bucket {bucket}",
-        lambda world: floor_of(world.vault, copy.partition) >= number(world, bucket),
-    )
 
 
 def begun(copy: Copy, node: str) -> Wait:

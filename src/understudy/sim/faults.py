@@ -40,6 +40,7 @@ from understudy.core.view.events import Drain, MoveCopy, Undrain
 from understudy.core.view.view import Status
 from understudy.sim.invariants import holders
 from understudy.sim.survival import may_fire, may_lose, may_suspect, seated, sure_active
+from understudy.sim.vault import may_be_damaged
 from understudy.sim.world import Choice, World
 
 Fault = Callable[[World, Random], str | None]
@@ -106,7 +107,7 @@ def power(world: World, random: Random) -> str | None:
 
 
 def old_state(world: World, random: Random) -> str | None:
-    able = [choice for choice in world.choices() if choice[0] == "start" and _has_saved(world, choice)]
+    able = [choice for choice in world.choices() if choice[0] == "start" and _may_be_older(world, choice)]
     if not able:
         return None
     choice = random.choice(able)
@@ -114,10 +115,10 @@ def old_state(world: World, random: Random) -> str | None:
     return str(choice[2])
 
 
-def _has_saved(world: World, choice: Choice) -> bool:
+def _may_be_older(world: World, choice: Choice) -> bool:
     _, _, copy = choice
     assert isinstance(copy, Copy)
-    return copy.partition in world.vault
+    return may_be_damaged(world.vault, copy.partition, world.adopted)
 
 
 def kill_lender(world: World, random: Random) -> str | None:
@@ -244,6 +245,8 @@ def accept(world: World, random: Random) -> str | None:
 
 
 def away(world: World, random: Random) -> str | None:
+    if not world.processes:
+        return None
     name = random.choice(sorted(world.processes))
     world.away.add(name)
     return name

@@ -7,19 +7,21 @@ saved-fit   any two saved states fit together: what one needs is in the other or
 view-safe   no view leaves a partition without a living holder of its state if it had one in the view
             before, unless states are saved
 one-active  with backups, at most one copy of a partition works
+one-awake   of several versions of a flow side by side, at most one hands output to a sink
 converged   once nothing fails any more and the world has come to rest: everything is delivered, every
             seat that can be filled is active, and nothing is kept that no copy needs
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.edge.inlet import Inlet
 from understudy.core.edge.outlet import Outlet, OutletState
 from understudy.core.host.places import GATEWAY
+from understudy.core.replica.replica import Replica
 from understudy.core.shape.partition import STORE, Copy, Partition
 from understudy.core.view.view import Seat, Status, View
 from understudy.sim.checkers import demand
@@ -56,7 +58,7 @@ def holders(world: World, view: View, partition: Partition) -> dict[Copy, str]:
 def check_kept(world: World) -> None:
     view = world.view
     if world.setup.saved:
-        check_fit(world.setup.flow, world.vault, world.disk.forgotten)
+        check_fit(world.setup.flow, world.vault, world.disk.forgotten, world.adopted)
     if view is None or (view.lost and not world.setup.saved):
         return
     for process in world.processes.values():
@@ -144,10 +146,28 @@ def check_view(world: World, before: View | None, after: View) -> None:
             demand(len(active) <= 1, "one-active", f"{active} work at once since view {after.epoch}")
 
 
+# --- one-awake -------------------------------------------------------------------------------------------
+
+
+def check_awake(versions: Collection[World]) -> None:
+    """The worlds are versions of one flow, and share a gateway."""
+    for sink in sorted({name for world in versions for name in world.setup.flow.topology.sinks}):
+        awake = sum(_hands_out(world, sink) for world in versions)
+        demand(awake <= 1, "one-awake", f"{sink} is awake in {awake} versions")
+
+
+def _hands_out(world: World, sink: str) -> bool:
+    """Whether the sink of this version is awake, or has a group of it in hand."""
+    gateway = world.processes.get(GATEWAY)
+    end = gateway.host.end(sink) if gateway is not None else None
+    return end is not None and end.below is not None and (not end.below.rests or end.below.busy)
+
+
 # --- converged -------------------------------------------------------------------------------------------
 
 
-def check_converged(world: World, lost: bool = False) -> None:
+def check_converged(world: World, lost: bool = False, *, beside: Collection[World] = ()) -> None:
+    """`beside` are other versions of the flow, which are fed from the same logs."""
     view = world.view
     if view is None:
         _converged(False, "there is no view")
@@ -162,6 +182,8 @@ def check_converged(world: World, lost: bool = False) -> None:
         _converged(process.view_epoch == view.epoch, f"{process.name} never saw view {view.epoch}")
         _check_process(world, process)
     _check_store_is_known(world)
+    for source in world.disk.forgotten if world.setup.saved else ():
+        _check_log(world, source, beside)
 
 
 def _check_delivered(world: World) -> None:
@@ -177,24 +199,37 @@ def _check_delivered(world: World) -> None:
 
 
 def _check_store_is_known(world: World) -> None:
-    """Every producer has heard what the store holds of its consumers, and logs keep nothing longer."""
-    machines = [r.machine for p in world.processes.values() for r in p.host.residents.values()]
-    # As long as a copy has more to save, it may not have said yet what was saved before it came.
-    saved = {each.copy.partition for each in machines if each.saves and not each.worth_saving}
-    floors = {partition: floor_of(world.vault, partition) for partition in saved}
-    for machine in machines:
+    """Every producer has heard what the store holds of its consumers."""
+    floors = _known_floors(world)
+    for machine in _machines(world):
         for partition, outlet in machine.above.outlets.items() if machine.above is not None else ():
             # A backup hears of it with the next snapshot.
             if outlet.stored and partition in floors and not machine.backs_up:
                 what = f"{outlet.name}: the store holds {floors[partition]}, {outlet.store_floor} is known"
                 _converged(outlet.store_floor >= floors[partition], what)
-    for source, forgotten in world.disk.forgotten.items() if world.setup.saved else ():
-        consumers = world.setup.flow.topology.consumers(Partition(source))
-        if saved.issuperset(consumers):
-            needed = min(world.disk.trimmed[source], *(floors[each] for each in consumers))
-            _converged(
-                forgotten >= needed, f"the log of {source} keeps what follows {forgotten}, not {needed}"
-            )
+
+
+def _check_log(world: World, source: str, beside: Collection[World]) -> None:
+    """A log goes back no further than some saved state needs."""
+    forgotten, needed = world.disk.forgotten[source], world.disk.trimmed[source]
+    for version in (world, *beside):
+        floors, consumers = _known_floors(version), version.setup.flow.topology.consumers(Partition(source))
+        if not floors.keys() >= set(consumers):
+            return
+        needed = min(needed, *(floors[each] for each in consumers))
+    _converged(forgotten >= needed, f"the log of {source} keeps what follows {forgotten}, not {needed}")
+
+
+def _known_floors(world: World) -> dict[Partition, BucketId]:
+    """What the store holds of each partition, as far as its copies have said so: as long as a copy has more
+    to save, it may not have said yet what was saved before it came.
+    """
+    saved = {each.copy.partition for each in _machines(world) if each.saves and not each.worth_saving}
+    return {partition: floor_of(world.vault, partition) for partition in saved}
+
+
+def _machines(world: World) -> list[Replica]:
+    return [r.machine for p in world.processes.values() for r in p.host.residents.values()]
 
 
 def _check_seats(world: World, view: View) -> None:

@@ -97,7 +97,15 @@ class RestsThrough:
     through: BucketId
 
 
-Effect = Sent | CutOff | Reported | RestsThrough
+@dataclass(frozen=True, slots=True)
+class DeliveredThrough:
+    """A sink holds everything through this number, on disk."""
+
+    sink: Copy
+    through: BucketId
+
+
+Effect = Sent | CutOff | Reported | RestsThrough | DeliveredThrough
 
 
 @dataclass(eq=False, slots=True)
@@ -115,9 +123,21 @@ class Disk:
         names, nothing = list(sources), dict.fromkeys(sources, NOTHING)
         return cls(dict.fromkeys(names, 0), nothing, dict(nothing), dict.fromkeys(sinks, NOTHING))
 
+    def begins_after(self, source: str) -> BucketId:
+        """The number after which the memory of a gateway that starts begins."""
+        return self.trimmed[source]
+
     def unread(self, source: str, inputs: Sequence[Bucket]) -> int:
         """The first bucket that a gateway which starts must read again from a source's log."""
-        return sum(bucket.number <= self.trimmed[source] for bucket in inputs)
+        begins_after = self.begins_after(source)
+        return sum(bucket.number <= begins_after for bucket in inputs)
+
+    def trim(self, source: str, trimmed: BucketId, needed: BucketId) -> None:
+        """All live copies have a source's buckets through `trimmed`, and no copy will ever ask for anything
+        through `needed` again.
+        """
+        self.trimmed[source] = max(self.trimmed[source], trimmed)
+        self.forgotten[source] = max(self.forgotten[source], min(self.trimmed[source], needed))
 
 
 class Process:
@@ -175,7 +195,7 @@ class Process:
                 self.host.check()
         except (PeerError, BrokenInvariant) as error:
             raise Violation("sound", f"{self.name} on {action}: {error}") from error
-        self._trim_logs()
+        self.trim_logs()
         if self.observers:
             self._check()
         out, self._out = tuple(self._out), []
@@ -237,6 +257,7 @@ class Process:
             for observer in self.observers:
                 observer.delivered(self.name, worker.copy, self.disk.delivered[name], worker.group)
             self.disk.delivered[name] = worker.group[-1].number
+            self._out.append(DeliveredThrough(worker.copy, self.disk.delivered[name]))
             return
         assert worker.engine is not None
         shares = worker.engine.advance(worker.group)
@@ -301,14 +322,12 @@ class Process:
             and self.put[source] < len(self.flow.inputs[source])
         )
 
-    def _trim_logs(self) -> None:
+    def trim_logs(self) -> None:
+        """Let go of all of the logs that no copy needs any more."""
         for source in self.disk.trimmed if self.disk is not None else ():
             end = self.host.end(source)
             if end is not None and end.above is not None and self.disk is not None:
-                trimmed = max(self.disk.trimmed[source], end.above.trimmed_through)
-                forgotten = min(trimmed, end.above.log_needed)
-                self.disk.trimmed[source] = trimmed
-                self.disk.forgotten[source] = max(self.disk.forgotten[source], forgotten)
+                self.disk.trim(source, end.above.trimmed_through, end.above.log_needed)
 
     # --- the movement of states --------------------------------------------------------------------------
 

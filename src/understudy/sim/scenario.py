@@ -72,11 +72,18 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True)
+class LosePower:
+    """Every process is killed at one moment, and starts again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """This kind of choice does not happen, at this process or at any; a delivery is at its receiver."""
 
     kind: str
     name: str | None = None
+    #: Only in this version, of those side by side.
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ class Wait:
     moment: Callable[[World], bool]
 
 
-Act = Feed | Kill | Join | Sever | Expire | Suspect | Lead | Hold | Release | Wait
+Act = Feed | Kill | Join | Sever | Expire | Suspect | Lead | LosePower | Hold | Release | Wait
 
 
 def feed(count: int = 1) -> Feed:
@@ -129,12 +136,16 @@ def lead() -> Lead:
     return Lead()
 
 
-def hold(kind: str, name: str | None = None) -> Hold:
-    return Hold(kind, name)
+def lose_power() -> LosePower:
+    return LosePower()
 
 
-def release(kind: str | None = None, name: str | None = None) -> Release:
-    return Release(None if kind is None else Hold(kind, name))
+def hold(kind: str, name: str | None = None, version: int | None = None) -> Hold:
+    return Hold(kind, name, version)
+
+
+def release(kind: str | None = None, name: str | None = None, version: int | None = None) -> Release:
+    return Release(None if kind is None else Hold(kind, name, version))
 
 
 def wait(moment: str) -> Wait:
@@ -194,28 +205,33 @@ class Script:
 
     def __init__(self, setup: Setup, seed: int = 0, spares: int = 0) -> None:
         self.random = Random(f"scenario/{seed}")
-        every = checkers(setup.flow.reference)
-        self.world = World(setup, every, keep=lambda n: self.random.randint(0, n))
-        self.world.feed_max = 0
         self.held: list[Hold] = []
+        self.world = self._begin(setup, spares)
+        self.world.feed_max = 0
+
+    def _begin(self, setup: Setup, spares: int) -> World:
+        world = World(setup, checkers(setup.flow.reference), keep=lambda n: self.random.randint(0, n))
         for _ in range(setup.nodes + spares):
-            self.world.add_node()
+            world.add_node()
+        return world
 
     def run(self, acts: Sequence[Act]) -> World:
-        world = self.world
         for act in acts:
             self._carry_out(act)
-        self.held, world.feed_max = [], None
-        heal(world)
-        converge(world, self._step, self._may)
-        return world
+        self.held = []
+        self._converge()
+        return self.world
+
+    def _converge(self) -> None:
+        self.world.feed_max = None
+        heal(self.world)
+        converge(self.world, self._step, self._may)
 
     def _carry_out(self, act: Act) -> None:
         world = self.world
         match act:
             case Feed(count):
-                assert world.feed_max is not None
-                world.feed_max += count
+                self._feed(count)
             case Kill(copy):
                 world.kill(GATEWAY if copy is None else self._node(copy))
             case Join():
@@ -234,23 +250,29 @@ class Script:
                 world.store.put_report(GATEWAY, CopySuspected(copy, world.view.seat(copy).epoch, GATEWAY))
             case Lead():
                 world.store.change_leader()
+            case LosePower():
+                world.lose_power()
             case Hold():
                 self.held.append(act)
             case Release(held):
                 self.held = [] if held is None else [each for each in self.held if each != held]
             case Wait(what, moment):
                 while not moment(world):
-                    if not (self._step() or let_time_pass(self.world, self._may)) or world.steps > STEPS_MAX:
+                    if not (self._step() or self._let_time_pass()) or world.steps > STEPS_MAX:
                         raise Violation("converged", world.with_choices(f"this never came: {what}"))
+
+    def _feed(self, count: int) -> None:
+        assert self.world.feed_max is not None
+        self.world.feed_max += count
 
     def _node(self, copy: Copy) -> str:
         assert self.world.view is not None
         return self.world.view.seat(copy).node
 
-    def _may(self, choice: Choice) -> bool:
+    def _may(self, choice: Choice, version: int | None = None) -> bool:
         for held in self.held:
             at = choice[-1] if choice[0] == "deliver" else choice[1] if len(choice) > 1 else None
-            if held.kind == choice[0] and held.name in (None, at):
+            if held.kind == choice[0] and held.name in (None, at) and held.version in (None, version):
                 return False
         return True
 
@@ -259,6 +281,9 @@ class Script:
         if choices:
             self.world.take(self.random.choice(choices))
         return bool(choices)
+
+    def _let_time_pass(self) -> bool:
+        return let_time_pass(self.world, self._may)
 
 
 def copies(name: str, replicas: int, index: int = 0) -> list[Copy]:

@@ -110,22 +110,32 @@ def run_seed(
 ) -> World:
     """One schedule. Raises `Violation` if an invariant does not hold."""
     random = Random(f"{policy}/{replicas or ''}/{seed}")
-    return Schedule(shape_of(policy, random, replicas, saved=seed % 2 == 1), random, observers).run()
+    world = world_of(shape_of(policy, random, replicas, saved=seed % 2 == 1), random, observers)
+    return Schedule(world, random).run()
+
+
+def world_of(shape: Shape, random: Random, observers: Iterable[Observer] = ()) -> World:
+    every = (*checkers(shape.setup.flow.reference), *observers)
+    world = World(shape.setup, every, keep=lambda n: random.randint(0, n))
+    for _ in range(shape.setup.nodes + shape.spares):
+        world.add_node()
+    world.feed_max = some_input(shape, random)
+    return world
+
+
+def some_input(shape: Shape, random: Random) -> int:
+    """How many buckets of each source come while something may fail: some come only after that, so that
+    catching up is never out of work.
+    """
+    return random.randint(1, min(len(buckets) for buckets in shape.setup.flow.inputs.values()))
 
 
 class Schedule:
     """A world under chance."""
 
-    def __init__(self, shape: Shape, random: Random, observers: Iterable[Observer] = ()) -> None:
+    def __init__(self, world: World, random: Random) -> None:
+        self.world = world
         self.random = random
-        flow = shape.setup.flow
-        every = (*checkers(flow.reference), *observers)
-        self.world = World(shape.setup, every, keep=lambda n: random.randint(0, n))
-        for _ in range(shape.setup.nodes + shape.spares):
-            self.world.add_node()
-        # Some input comes only when nothing fails any more, so that catching up is never out of work.
-        shortest = min(len(buckets) for buckets in flow.inputs.values())
-        self.world.feed_max = random.randint(1, shortest)
         self.pace: dict[object, float] = {"feed": 10 ** random.uniform(-1.5, 0.5)}
         self.timer_chance = 10 ** random.uniform(-3, -1.3)
         self.fault_chance = 10 ** random.uniform(-2.5, -1.3)
@@ -137,31 +147,40 @@ class Schedule:
         self.haste = random.choice((1, 3, 6))
         self.recovery_chance = 10 ** random.uniform(-2, -1)
         self.faults_left = random.randint(0, FAULTS_MAX)
-        self.faults = {**FAULTS, **(LOSSES if shape.setup.saved else {})}
+        self.faults = {**FAULTS, **(LOSSES if world.setup.saved else {})}
         self.odds = {name: odds * 10 ** random.uniform(-1, 0.5) for name, (_, odds) in self.faults.items()}
 
     def run(self) -> World:
+        while self.world.steps < STEPS_MAX and self.go_on():
+            pass
+        self.heal()
+        converge(self.world, self.step)
+        return self.world
+
+    def go_on(self) -> bool:
+        """Let something happen or fail; False if only timers are left."""
         world = self.world
-        while world.steps < STEPS_MAX:
-            if self.random.random() < self.recovery_chance:
-                name = self.random.choice(list(RECOVERIES))
-                self._let(name, RECOVERIES[name])
-            haste = self.haste if self.faults_left and (moving(world) or recovering(world)) else 1
-            if self.faults_left and self.random.random() < self.fault_chance * haste:
-                self._fault()
-            elif not self._step():
-                if not self.faults_left:
-                    break
-                self._fault()
-        heal(world)
-        self.damage_chance = 0
-        world.feed_max = None
-        converge(world, self._step)
-        return world
+        if self.random.random() < self.recovery_chance:
+            name = self.random.choice(list(RECOVERIES))
+            self._let(name, RECOVERIES[name])
+        haste = self.haste if self.faults_left and (moving(world) or recovering(world)) else 1
+        if self.faults_left and self.random.random() < self.fault_chance * haste:
+            self._fault()
+        elif not self.step():
+            if not self.faults_left:
+                return False
+            self._fault()
+        return True
+
+    def heal(self) -> None:
+        """Nothing fails any more, and all input comes."""
+        heal(self.world)
+        self.faults_left = self.damage_chance = 0
+        self.world.feed_max = None
 
     # --- one step ----------------------------------------------------------------------------------------
 
-    def _step(self) -> bool:
+    def step(self) -> bool:
         """Let one choice happen; False if there are only timers."""
         if self.random.random() < self.timer_chance and self._fire(self.world.timers()):
             return True
@@ -243,7 +262,7 @@ class Schedule:
         if target is None:
             return False
         world.faults[name] += 1
-        world.story.append(f"FAULT {name} {target}")
+        world.note(f"FAULT {name} {target}")
         for observer in world.observers:
             observer.fault(name, target)
         return True

@@ -35,6 +35,8 @@ class Setup:
         delivered: dict[str, int] | None = None,
         trimmed: dict[str, int] | None = None,
         forgotten: dict[str, int] | None = None,
+        *,
+        rests: bool = False,
     ) -> Host:
         return Host(
             name,
@@ -45,6 +47,7 @@ class Setup:
             trimmed=trimmed,
             forgotten=forgotten,
             isolated=self.isolated,
+            rests=rests,
         )
 
     def controller(self, view: View | None) -> Controller:

@@ -5,7 +5,7 @@ Nothing here fails by itself: a schedule lets a save fail, or an older snapshot 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.shape.partition import Partition
@@ -42,23 +42,31 @@ def begins_with(vault: Vault, partition: Partition, *, damaged: int = 0) -> Kept
     return kept[-1 - damaged] if len(kept) > damaged else None
 
 
-def check_fit(flow: Flow, vault: Vault, forgotten: Mapping[str, BucketId]) -> None:
+def may_be_damaged(vault: Vault, partition: Partition, adopted: Collection[Partition]) -> bool:
+    """Whether a partition goes on if its newest snapshot is damaged: from the one before, or from nothing."""
+    return len(vault.get(partition, ())) > (partition in adopted)
+
+
+def check_fit(
+    flow: Flow, vault: Vault, forgotten: Mapping[str, BucketId], adopted: Collection[Partition] = ()
+) -> None:
     """Any two saved states fit together, and the logs go back far enough for each of them.
 
-    A partition of which fewer are saved than are kept may also begin with nothing, and make everything again.
+    A partition of which fewer are saved than are kept may also begin with nothing, and make everything again,
+    unless its first one was adopted.
     """
     for consumer in flow.topology.partitions:
-        for through in _numbers(vault, consumer):
+        for through in _numbers(vault, consumer, adopted):
             for producer in flow.topology.producers(consumer):
                 needed = flow.reference.edges[producer, consumer].next_after(through)
                 if needed is not None:
                     _check_edge(vault, forgotten, producer, consumer, needed)
 
 
-def _numbers(vault: Vault, partition: Partition) -> Iterator[BucketId]:
+def _numbers(vault: Vault, partition: Partition, adopted: Collection[Partition]) -> Iterator[BucketId]:
     """Where a partition may begin again."""
     yield from (kept.state.through for kept in vault.get(partition, ()))
-    if len(vault.get(partition, ())) < KEPT_MAX:
+    if len(vault.get(partition, ())) < KEPT_MAX and partition not in adopted:
         yield NOTHING
 
 

@@ -27,16 +27,27 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable
 
+from understudy.core.bucket import BucketId
 from understudy.core.host.parcels import ParcelFrom, PeerDown, PeerUp, ViewSeen
 from understudy.core.host.places import GATEWAY
-from understudy.core.shape.partition import Copy
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import CopyLacks, Report
 from understudy.core.view.view import Status, View
 from understudy.sim.checkers import Violation
 from understudy.sim.connections import Connection, Down, Up, calls
 from understudy.sim.invariants import check_kept, check_view
 from understudy.sim.observing import Observer
-from understudy.sim.process import Action, CutOff, Disk, Effect, Process, Reported, Sent
+from understudy.sim.process import (
+    Action,
+    CutOff,
+    DeliveredThrough,
+    Disk,
+    Effect,
+    Process,
+    Reported,
+    RestsThrough,
+    Sent,
+)
 from understudy.sim.setup import Setup
 from understudy.sim.store import Store
 from understudy.sim.vault import Vault, begins_with, floor_of, with_saved
@@ -49,8 +60,16 @@ STORY_CHOICES = 60
 class World:
     """Every process starts when it is added; otherwise only `take` changes the world."""
 
+    #: Whether the sinks of a gateway that starts rest until they are woken.
+    sinks_rest = False
+
     def __init__(
-        self, setup: Setup, observers: Iterable[Observer] = (), *, keep: Callable[[int], int] = lambda n: n
+        self,
+        setup: Setup,
+        observers: Iterable[Observer] = (),
+        *,
+        keep: Callable[[int], int] = lambda n: n,
+        disk: Disk | None = None,
     ) -> None:
         self.setup = setup
         self.observers = tuple(observers)
@@ -63,8 +82,10 @@ class World:
         self.store = Store.begin(setup.controller)
         self.reports: dict[str, tuple[Report, ...]] = {}
         topology = setup.flow.topology
-        self._disk = Disk.empty(topology.sources, topology.sinks)
+        self._disk = disk or Disk.empty(topology.sources, topology.sinks)
         self.vault: Vault = {}
+        #: The partitions whose first snapshot is known to be whole, so that no copy begins with nothing.
+        self.adopted: frozenset[Partition] = frozenset()
         self.added = 0
         # What has failed for a while.
         self.stalled: set[str] = set()
@@ -102,7 +123,13 @@ class World:
 
     def start_gateway(self) -> None:
         disk = self._disk
-        host = self.setup.host(GATEWAY, dict(disk.delivered), dict(disk.trimmed), dict(disk.forgotten))
+        host = self.setup.host(
+            GATEWAY,
+            dict(disk.delivered),
+            {source: disk.begins_after(source) for source in disk.sealed},
+            dict(disk.forgotten),
+            rests=self.sinks_rest,
+        )
         self.processes[GATEWAY] = Process(host, self.setup.flow, self.observers, self._disk)
 
     def add_node(self) -> str:
@@ -183,7 +210,7 @@ class World:
         for name in self.processes:
             if name not in self.stalled:
                 found += self.process_choices(name)
-        if GATEWAY not in self.processes:
+        if GATEWAY not in self.processes and self.gateway_may_start:
             found.append(("restart",))
         found += [("expire", node) for node in self.store.members if node not in self.processes]
         if not self.leaderless:
@@ -207,11 +234,12 @@ class World:
             if caller == name and callee not in needed and self.connections[serial].open:
                 found.append(("hang up", name, callee))
         if name == GATEWAY:
-            for source in self.disk.sealed:
-                held_back = self.feed_max is not None and process.put[source] >= self.feed_max
-                if not held_back and process.feedable(source):
-                    found.append(("feed", source))
+            found += [("feed", source) for source in self.disk.sealed if self._may_feed(process, source)]
         return found
+
+    def _may_feed(self, gateway: Process, source: str) -> bool:
+        held_back = self.feed_max is not None and gateway.put[source] >= self.feed_max
+        return not held_back and gateway.feedable(source)
 
     def _work(self, process: Process) -> list[Choice]:
         """What the engines and sinks of a process, and the states that move there, can do next."""
@@ -260,7 +288,7 @@ class World:
     def take(self, choice: Choice) -> None:
         """Let one choice happen. Raises `Violation` if it shows that an invariant does not hold."""
         self.steps += 1
-        self.story.append(" ".join(str(each) for each in choice))
+        self.note(" ".join(str(each) for each in choice))
         try:
             self._take(choice)
         except Violation as violation:
@@ -392,6 +420,10 @@ class World:
                 case Reported(report):
                     self.happened["lacking"] += isinstance(report, CopyLacks)
                     self.reports[name] = (*self.reports.get(name, ()), report)
+                case RestsThrough(sink, through):
+                    self._rests(sink, through)
+                case DeliveredThrough(sink, through):
+                    self._delivered(sink, through)
 
     def check_kept(self) -> None:
         try:
@@ -399,13 +431,21 @@ class World:
         except Violation as violation:
             raise Violation(violation.invariant, self.with_choices(violation.what)) from violation
 
+    def note(self, line: str) -> None:
+        """Keep in mind what happened, in case that something is wrong."""
+        self.story.append(line)
+
     def with_choices(self, what: str) -> str:
         """The error, with the last choices that led to it."""
         if "the last choices:" in what:
             return what
         return "\n".join([what, "the last choices:", *(f"  {line}" for line in self.story)])
 
-    # --- for subclasses that copy a world, or let time pass in it ----------------------------------------
+    # --- for subclasses that copy a world, let time pass in it, or have another one beside it -------------
+
+    @property
+    def gateway_may_start(self) -> bool:
+        return True
 
     def _store_to_change(self) -> Store:
         return self.store
@@ -419,6 +459,12 @@ class World:
 
     def _published(self, view: View) -> None:
         """The store has a new view."""
+
+    def _rests(self, sink: Copy, through: BucketId) -> None:
+        """A sink rests, and has delivered everything through this number."""
+
+    def _delivered(self, sink: Copy, through: BucketId) -> None:
+        """A sink holds everything through this number."""
 
 
 def _activated(before: View | None, after: View) -> int:
