@@ -99,7 +99,7 @@ def of_gateway(number: int) -> tuple[Record, Record, Record]:
     return (
         SealedRecord(at_us, "gateway", "packets", number, 1_000),
         ProducedRecord(at_us, "gateway", number, 1_000, f"packets:{number:032x}", "packets/0:0", "counts/0"),
-        DeliveredRecord(at_us, "gateway", "counts", after, number, ((number, 100, parts),)),
+        DeliveredRecord(at_us, "gateway", "counts", after, number, ((number, 100, parts),), 1),
     )
 
 

@@ -195,7 +195,7 @@ def test_a_line_that_is_no_record_is_named_and_the_rest_is_judged(
 def test_a_history_without_its_oldest_parts_says_from_where_on_it_was_judged(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = Header(FORMAT_VERSION, "sessions", "gateway", part=2, begins=False, before=2, epoch=1)
+    head = Header(FORMAT_VERSION, "sessions", "gateway", part=2, begins=False, before=2, epochs=((1, 1),))
     rest = [line(record) + "\n" for record in (head, *SEALED[2:], *DEALT[2:], *DELIVERIES[1:])]
     (run_folder / "history" / "gateway.jsonl").write_text("".join(rest))
     assert main(["check", str(run_folder)]) == 0

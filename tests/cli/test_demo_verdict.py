@@ -98,6 +98,7 @@ def test_only_deliveries_with_rows_are_read_from_a_history(tmp_path: Path) -> No
             "after": 0,
             "through": 5,
             "buckets": [],
+            "version": 1,
         },
         {
             "kind": "delivered",
@@ -107,6 +108,7 @@ def test_only_deliveries_with_rows_are_read_from_a_history(tmp_path: Path) -> No
             "after": 5,
             "through": 8,
             "buckets": [[7, 4, "d"]],
+            "version": 1,
         },
     ]
     file.write_text("".join(json.dumps(record) + "\n" for record in records))

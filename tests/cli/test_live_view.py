@@ -109,7 +109,8 @@ def test_a_gateway_that_is_away_is_said_to_be_and_ages_what_it_last_said(
     clock, said, ages = SimpleNamespace(now_s=0.0), [], []
     monkeypatch.setattr(run_command, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     view: Any = SimpleNamespace(say=said.append, show=lambda _e, _n, figures: ages.append(figures.age_s))
-    run: Any = SimpleNamespace(children={}, setbacks={})
+    upgrading = SimpleNamespace(news=list)
+    run: Any = SimpleNamespace(children={}, setbacks={}, upgrading=upgrading)
     connected: Any = SimpleNamespace(session=SimpleNamespace(connected=True))
     shown = run_command._Shown(run, view, connected)
     nothing: dict[str, Any] = {"epoch": 1, "nodes": {}, "down": [], "restored": {}}

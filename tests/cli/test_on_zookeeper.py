@@ -23,7 +23,7 @@ from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.folder_lock import lock_of_run
-from understudy.runtime.gateway.process import FACT
+from understudy.runtime.gateway.leading import FACT
 from understudy.runtime.going_on import await_departure
 from understudy.runtime.process import begun_file, failure_file, finished_file, ready_file
 from understudy.runtime.settings import RunSettings

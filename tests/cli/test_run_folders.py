@@ -156,7 +156,7 @@ def test_a_run_of_another_version_is_called_one(
     assert refused() == 3
     err = capsys.readouterr().err
     assert "was made by another version of Understudy" in err
-    assert "has format 2, and this version reads 4. Use the one that made it." in err
+    assert "has format 2, and this version reads 5. Use the one that made it." in err
     assert contents(former.path) == before
 
 

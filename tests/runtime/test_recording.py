@@ -229,6 +229,36 @@ def test_what_was_recorded_of_a_partitioned_run_is_judged_clean(tmp_path: Path) 
     assert (verdict.sealed, verdict.delivered, verdict.partitions, verdict.copies) == (1, 1, 2, 4)
 
 
+def test_what_was_recorded_of_an_upgraded_run_is_judged_clean(tmp_path: Path) -> None:
+    """Version 2 begins with the state after bucket 1, and delivers bucket 2."""
+    copy = SESSIONS[0]
+    ends = (PACKETS.partition.name, STATS.name)
+    inputs = {number: bucket(number, {"packets": table(number)}) for number in (1, 2)}
+    gateway = RunRecorder(settings(tmp_path), "flow", "gateway", ends=ends)
+    for number in inputs:
+        gateway.sealed("packets", number, 1)
+    for recorder, fed in ((gateway, (1, 2)), (gateway.of_version(2), (2,))):
+        recorder.view(View(1, {copy.partition: SEATS}))
+        recorder.produced_for(PACKETS, copy.partition, [inputs[number] for number in fed])
+    for version, taken in ((1, (1, 2)), (2, (2,))):
+        node = RunRecorder(settings(tmp_path), "flow", f"n{version}", version=version, ends=ends)
+        if version == 2:
+            node.installed_in(copy, 1, 1)
+        made = {number: bucket(number, {"sessions": table(number, version)}) for number in taken}
+        node.handed_to(copy, [inputs[number] for number in taken])
+        node.produced_for(copy, STATS, list(made.values()))
+        node.ended()
+        # Each version delivers the bucket of its own number.
+        whole = shown(together(version, {copy.partition: made[version]}))
+        gateway.delivered("stats", NOTHING if version == 1 else 1, version, [whole], version)
+    gateway.ended()
+    verdict = judge((tmp_path / "history").glob("*.jsonl"))
+    assert verdict.findings == []
+    assert (verdict.sealed, verdict.delivered, verdict.partitions, verdict.copies) == (2, 2, 2, 4)
+    names = [each.of for each in written(tmp_path, "n2") if isinstance(each, ProducedRecord)]
+    assert names == ["sessions@2/0:0"]
+
+
 def test_last_digits_of_floats_are_not_held_against_replicas_and_the_verdict_says_so(tmp_path: Path) -> None:
     verdict = recorded_run(tmp_path, {"n1": parts_of_bucket(), "n2": parts_of_bucket(share=0.5000000001)})
     assert verdict.findings == []
@@ -258,6 +288,7 @@ def test_without_a_history_nothing_is_computed_or_written(
     recorder.delivered_before("stats", 1, 2, [])
     recorder.view(View(1, {Partition("a"): SEATS}))
     recorder.sender(SESSIONS[0])
+    recorder.of_version(2).sender(SESSIONS[0])
     recorder.arrived(Partition("sessions"), [made])
     recorder.installed_in(SESSIONS[0], 1, 1)
     recorder.ended()

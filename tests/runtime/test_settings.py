@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -159,11 +160,10 @@ def test_settings_are_replaced_completely_or_not_at_all(
 ) -> None:
     made(tmp_path, nodes=2).save()
 
-    def full(self: Path, text: str) -> int:
-        self.open("w").write(text[:10])
+    def full(_file: int) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         made(tmp_path, nodes=9).save()
     assert RunSettings.load(tmp_path).nodes == 2

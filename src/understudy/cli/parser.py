@@ -58,7 +58,8 @@ def parser() -> ArgumentParser:
     commands = command_line.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Command
     )
-    for add in (_setup, _run, _stop, _demo, _status, _kill, _move, _drain, _check, _simulate, _explain):
+    of_runs = (_run, _stop, _upgrade, _demo, _status, _kill, _move, _drain, _check)
+    for add in (_setup, *of_runs, _simulate, _explain):
         add(commands)
     return command_line
 
@@ -167,6 +168,27 @@ def _stop(commands: Any) -> None:
         "understudy stop runs/sessions-20260101-120000",
     )
     made.add_argument("folder", nargs="?", metavar="RUN", help="the run's folder (the newest under runs/)")
+
+
+def _upgrade(commands: Any) -> None:
+    made = _command(
+        commands,
+        "upgrade",
+        "let a changed flow go live while rows flow",
+        "The new version starts beside the old one, from its saved state, catches up, and takes over at a "
+        "bucket: nothing lost, nothing twice, no silence. It is refused if the state does not fit, and taken "
+        "back if it fails. Ctrl-C takes it back, too. Exit code 1 means that it was taken back.",
+        "understudy upgrade sessions.py runs/sessions-20260101-120000",
+    )
+    made.add_argument("flow", metavar="FLOW.py", help="the Python file that builds the changed flow")
+    made.add_argument("folder", nargs="?", metavar="RUN_FOLDER", help="the run's folder (the newest)")
+    made.add_argument(
+        "--trial",
+        type=_seconds,
+        default=10.0,
+        metavar="S",
+        help="how long the old version stands by after the new one has taken over (10)",
+    )
 
 
 def _replicas(made: ArgumentParser) -> None:

@@ -33,12 +33,13 @@ from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import require_free_port
 from understudy.runtime.fit import go_on_with
 from understudy.runtime.folder_lock import FolderLock, lock_of_run
-from understudy.runtime.gateway.process import FACT
+from understudy.runtime.gateway.leading import FACT
 from understudy.runtime.going_on import await_departure, drop_marks, has_begun, moved, next_generation
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process import leave_failure
 from understudy.runtime.process_tree import end_descendants
 from understudy.runtime.settings import FILE, RunSettings
+from understudy.runtime.upgrading import drop_unfinished
 
 LOST = 1
 _PERIOD_S = 0.5
@@ -126,6 +127,9 @@ def _prepared(
             shutil.rmtree(settings.path, ignore_errors=True)
         raise
     if former is not None:
+        unfinished = drop_unfinished(former)
+        if unfinished is not None:
+            view.say(unfinished)
         drop_marks(former)
     return again
 
@@ -207,6 +211,8 @@ class _Shown:
             while status["at_us"] - self._recent[0]["at_us"] > _RATE_OVER_S * 1e6:
                 self._recent.pop(0)
             self._saved.note(status)
+        for sentence in self._run.upgrading.news():
+            self._view.say(f"upgrade: {sentence}")
         if self._recent:
             # Before its first answer the gateway is not away, it starts.
             self._gateway.note(status is not None)

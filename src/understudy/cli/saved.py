@@ -13,6 +13,7 @@ from understudy.cli.picture import plural, span
 from understudy.cli.stored import copies_in, is_saved, savers_in
 from understudy.cli.view import RunView
 from understudy.runtime.local import LocalRun
+from understudy.runtime.node.saving import store_of
 from understudy.runtime.saving.store import SnapshotStore
 from understudy.runtime.settings import RunSettings
 
@@ -26,7 +27,7 @@ def open_store(settings: RunSettings) -> SnapshotStore | None:
     """The run's store, which must answer before anything starts; None if nothing is saved."""
     if not settings.saves:
         return None
-    store = SnapshotStore.open(settings.store_url, settings.run, keep=settings.snapshots_kept)
+    store = store_of(settings)
     store.probe()
     return store
 

@@ -35,12 +35,23 @@ def go_on_with(flow: Flow, former: RunSettings, settings: RunSettings) -> list[s
         if shape is None:
             unpin(former)
         return []
+    accepted = require_fit(settings, former)
+    _begin_new_sinks(flow, settings)
+    unpin(former)
+    return accepted
+
+
+def require_fit(settings: RunSettings, former: RunSettings) -> list[str]:
+    """What the saved state of a run takes of the changes in its flow, in sentences.
+
+    Raises `UserError` with every reason if it cannot take all of them.
+    """
+    if pinned_shape(former) is None:
+        raise UserError(f"No node of run {former.run} is ready yet. Wait until it works.")
     fit = _asked(settings)
     if fit["refusals"]:
         reasons = "\n".join(f"- {reason}" for reason in fit["refusals"])
         raise UserError(f"The saved state does not fit the flow as it is now:\n{reasons}")
-    _begin_new_sinks(flow, settings)
-    unpin(former)
     return [str(sentence) for sentence in fit["accepted"]]
 
 

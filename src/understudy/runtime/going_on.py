@@ -34,7 +34,7 @@ _POLL_S = 0.2
 
 def has_begun(former: RunSettings) -> bool:
     """Whether copies of this run ever had a seat: before that there is no state, only a log."""
-    return seated_file(former.path).exists() or begun_file(former.path).exists()
+    return seated_file(former.version_path).exists() or begun_file(former.path).exists()
 
 
 def require_able(former: RunSettings) -> None:
@@ -81,7 +81,7 @@ def drop_marks(former: RunSettings) -> None:
     else:
         # No state was made with that code, which may be what had to be mended.
         unpin(former)
-    seated_file(former.path).unlink(missing_ok=True)
+    seated_file(former.version_path).unlink(missing_ok=True)
     for name in _OF_THE_LIVING:
         shutil.rmtree(former.path / name, ignore_errors=True)
 

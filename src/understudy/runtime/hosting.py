@@ -54,6 +54,7 @@ class Hosting(ABC):
         self._actor = actor
         self._tell = tell
         self._needs_of = 0
+        self._ended = False
         self._driver = Driver(host, self)
         self._timers = Timers(lambda key: self.post(TimerFired(key)))
         self.mesh = Mesh(host.name, settings, actor, self, address_of)
@@ -69,7 +70,8 @@ class Hosting(ABC):
         self.post(Inside(copy, epoch, event))
 
     def end(self) -> None:
-        """Close the connections. Called when the actor has ended."""
+        """Close the connections. Called by the actor, or when it has ended."""
+        self._ended = True
         self._timers.end()
         self.mesh.end()
 
@@ -77,6 +79,8 @@ class Hosting(ABC):
 
     def handle(self, event: HostEvent) -> None:
         """Let the host handle an event. Belongs to the actor."""
+        if self._ended:
+            return
         self._driver.handle(event)
         epoch = self.host.view.epoch if self.host.view is not None else 0
         if epoch != self._needs_of:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from understudy.flow.loading import load
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.folder_lock import FolderLock, lock_of_run, locks_of_outputs
 from understudy.runtime.going_on import next_incarnation
-from understudy.runtime.partitioning import topology_for
+from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.process import (
     END_TIMEOUT_S,
     failure_file,
@@ -42,6 +43,7 @@ from understudy.runtime.process_tree import family, signal_all, signal_tree
 from understudy.runtime.pulse import Pulse, keep_beating, pulse_file
 from understudy.runtime.settings import RunSettings, node_names
 from understudy.runtime.status import RunStatus
+from understudy.runtime.upgrading import Upgrading
 
 log = logging.getLogger(__name__)
 
@@ -112,8 +114,8 @@ class LocalRun:
         self._folder_lock = lock or lock_of_run(settings.path)
         self._output_locks: list[FolderLock] = []
         self.settings = suited(replace(settings, standby=standby), nodes + standby)
-        self.node_names = node_names(nodes + standby)
         self._places = nodes
+        self._nodes = nodes + standby
         self._begun = False
         self._respawn = respawn
         self._zookeeper_failures = 0
@@ -125,6 +127,11 @@ class LocalRun:
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
         self._ending = threading.Event()
+        self.upgrading = Upgrading(self)
+
+    @property
+    def node_names(self) -> list[str]:
+        return node_names(self._nodes, self.settings.first_node)
 
     @classmethod
     def on_own_zookeeper(
@@ -165,8 +172,7 @@ class LocalRun:
             keep_beating(file, self._ending.wait, lambda: server.answers)
         self._start("gateway", ["gateway", self.settings.folder])
         for name in self.node_names:
-            incarnation = next_incarnation(self.settings, name)
-            self._start(name, ["node", self.settings.folder, name], incarnation)
+            self.start_node(name, self.settings.version)
 
     # --- looking -----------------------------------------------------------------------------------------
 
@@ -179,12 +185,18 @@ class LocalRun:
         return self._children[name].process.pid
 
     def status(self) -> dict[str, Any] | None:
-        """The gateway's status, after `check`; None while it cannot be had. Takes 2 s at most."""
+        """The gateway's status, after `check`; None while it cannot be had. Takes 2 s at most.
+
+        An upgrade that was asked for goes on with it.
+        """
         self.check()
         try:
-            return self._status.ask(STATUS_TIMEOUT_S)
+            status = self._status.ask(STATUS_TIMEOUT_S)
         except EnvironmentFailed:
-            return None
+            status = None
+        if not self._ending.is_set() and not self.finished:
+            self.upgrading.look(status)
+        return status
 
     def check(self) -> None:
         """Start again what died and should not have; raise what a process says is wrong."""
@@ -198,7 +210,7 @@ class LocalRun:
             if child.running and child.pulse.stands_still:
                 log.warning("%s has stood still for long; killing it. %s", child.name, LAST_WORDS)
                 kill_with_last_words(child.process)
-            if child.running or self.finished:
+            if child.running or self.finished or child.name in self.upgrading.nodes:
                 continue
             if self._ends_the_run(child):
                 self._raise_failure(child)
@@ -267,6 +279,27 @@ class LocalRun:
             raise ValueError(f"{name} is running")
         self._restart(child)
 
+    def start_node(self, name: str, version: int) -> None:
+        """Start a node with this version of the flow's code."""
+        command = ["node", self.settings.folder, name, "--version", str(version)]
+        self._start(name, command, next_incarnation(self.settings, name))
+
+    def why_gone(self, name: str) -> str | None:
+        """Why a process is gone; None while it runs."""
+        child = self._children[name]
+        return None if child.running else self._why(child)
+
+    def end_nodes(self, names: Sequence[str]) -> None:
+        """End these nodes in good order, and forget them."""
+        with self._lock:
+            children = [self._children.pop(name) for name in names if name in self._children]
+        _end(children)
+
+    def go_on_as(self, settings: RunSettings) -> None:
+        """These are the run's settings from now on."""
+        settings.save()
+        self.settings = settings
+
     def save_and_hold(self) -> bool:
         """Ask the gateway to take no more rows and to have every state saved; whether it answered."""
         return self._status.tell("save", STATUS_TIMEOUT_S)
@@ -275,22 +308,7 @@ class LocalRun:
         """End everything: nodes and gateway in good order, then ZooKeeper. Nothing is left behind."""
         self._ending.set()
         self._status.close()
-        children = list(self.children.values())
-        running = [child for child in children if child.running]
-        families = [member for child in running for member in family(child.process.pid)[1:]]
-        for child in children:
-            if child.running:
-                signal_tree(child.process.pid, signal.SIGCONT)
-                child.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        for child in children:
-            try:
-                child.process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                log.warning("%s does not end; killing it. %s", child.name, LAST_WORDS)
-                kill_with_last_words(child.process)
-        # A Java ends when it notices that its node is gone. One that is still starting takes a while to.
-        signal_all(families, signal.SIGKILL)
+        _end(list(self.children.values()))
         if self.zookeeper is not None:
             self.zookeeper.stop()
         sweep()
@@ -371,12 +389,30 @@ class LocalRun:
             self._children[name] = Child(name, command, process, pulse, incarnation, failures=failures)
 
 
+def _end(children: Sequence[Child]) -> None:
+    """End these processes, in good order if they do so in time."""
+    running = [child for child in children if child.running]
+    families = [member for child in running for member in family(child.process.pid)[1:]]
+    for child in running:
+        signal_tree(child.process.pid, signal.SIGCONT)
+        child.process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    for child in children:
+        try:
+            child.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            log.warning("%s does not end; killing it. %s", child.name, LAST_WORDS)
+            kill_with_last_words(child.process)
+    # A Java ends when it notices that its node is gone. One that is still starting takes a while to.
+    signal_all(families, signal.SIGKILL)
+
+
 def suited(settings: RunSettings, nodes: int) -> RunSettings:
     """The settings, with what depends on how many nodes share this machine."""
     cores = os.cpu_count() or 1
     crowd = settings.crowd
     if crowd is None:
-        topology = topology_for(load(settings.flow_path), settings)
+        topology = Dataflow.of(load(settings.flow_path), settings).topology
         copies = len(topology.copies(settings.policy.replicas))
         # The replicas of one engine do not wait for each other's turns: each is fed at its own pace.
         crowd = copies / cores if copies > settings.policy.replicas else 0.0

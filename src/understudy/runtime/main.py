@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import threading
 
+from understudy.runtime.candidate import settings_of
 from understudy.runtime.process import Ending, leave_at_once, run_process
 from understudy.runtime.settings import RunSettings
 
@@ -17,9 +18,10 @@ def main() -> None:
     parser.add_argument("folder", help="the run's folder, which holds run.json")
     parser.add_argument("name", nargs="?", default="gateway")
     parser.add_argument("--incarnation", type=int, default=1)
+    parser.add_argument("--version", type=int, help="of the flow; the one that the run goes on with")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input closes")
     arguments = parser.parse_args()
-    settings = RunSettings.load(arguments.folder)
+    settings = settings_of(arguments.folder, arguments.version)
     if arguments.kind == "fit":
         code = run_process(
             "fit", settings, lambda _: _fit(settings, arguments.name), with_parent=arguments.with_parent

@@ -42,6 +42,11 @@ VIEWS_KEPT = 64
 KEPT_OUT = "it broke the protocol not long ago"
 
 
+def purpose_of(version: int) -> str:
+    """What a connection is for. Processes of two versions of a flow have nothing to say to each other."""
+    return PURPOSE if version == 1 else f"{PURPOSE}@{version}"
+
+
 class MeshOwner(Protocol):
     """The owner of the mesh. All calls come on the owner's actor."""
 
@@ -109,7 +114,7 @@ class Mesh:
         self._ended = False
 
     def listen_on(self, endpoint: Endpoint) -> None:
-        endpoint.handle(PURPOSE, self._admit)
+        endpoint.handle(purpose_of(self._settings.version), self._admit)
 
     def end(self) -> None:
         """Close everything. Called when the actor has ended."""
@@ -133,7 +138,7 @@ class Mesh:
                     epoch=0,
                     beat_s=self._settings.beat_s,
                     silence_s=self._settings.silence_s,
-                    purpose=PURPOSE,
+                    purpose=purpose_of(self._settings.version),
                     attempts=self._attempts,
                 )
                 self._links[node].start()

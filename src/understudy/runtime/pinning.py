@@ -37,10 +37,11 @@ CODE = "code"
 
 def load_pinned(settings: RunSettings) -> Flow:
     """The flow of the run, from the code that the run began with."""
-    file = settings.path / FILE
+    file = settings.version_path / FILE
     if not file.exists():
         flow, files = load_with_files(settings.flow_path)
-        pinned = _pinned(file, _written_down(Path(settings.flow_path).resolve(), files))
+        written_down = _written_down(Path(settings.flow_path).resolve(), files)
+        pinned = _pinned(file, {**written_down, "ends": ends_of(flow)})
         if changed := _changed(settings, pinned):
             # This process has loaded the new code. The next one will not.
             raise EnvironmentFailed(f"{changed[0]} was changed while this run began. Start it again.")
@@ -52,31 +53,68 @@ def load_pinned(settings: RunSettings) -> Flow:
     log.warning("%s has changed since this run began, which goes on with its first code", changed[0])
     # What a fragment imports when it is called was not written down.
     sys.path.insert(0, str(Path(settings.flow_path).resolve().parent))
-    return load(_unpacked(settings.path / CODE, pinned))
+    return load(_unpacked(settings.version_path / CODE, pinned))
+
+
+def pin(settings: RunSettings) -> Flow:
+    """The flow as its files are now, which are written down: the code of a version that begins."""
+    settings.version_path.mkdir(parents=True, exist_ok=True)
+    return load_pinned(settings)
+
+
+def ends_of(flow: Flow) -> dict[str, dict[str, list[Any]]]:
+    """The sources and sinks of a flow, in plain words: the parts that its gateway runs."""
+    sources = {
+        name: [each.kind.describe(), each.schema, each.time, each.late, each.lateness_us, each.idle_us]
+        for name, each in flow.sources.items()
+    }
+    sinks = {
+        sink.name: [sink.kind.describe(), sink.input, flow.fragments[sink.input].time]
+        for sink in flow.sinks.values()
+    }
+    return {"source": sources, "sink": sinks, "bucket": {"width": [flow.bucket_us]}}
+
+
+def changed_ends(settings: RunSettings, flow: Flow) -> list[str]:
+    """Which sources and sinks of this flow are not those of the run, in sentences."""
+    before, now = _pinned(settings.version_path / FILE, {})["ends"], ends_of(flow)
+    found = []
+    for kind, ends in now.items():
+        for name in sorted({*before[kind], *ends}):
+            old, new = before[kind].get(name), ends.get(name)
+            if old != new:
+                how = "is new" if old is None else "is gone" if new is None else "has changed"
+                shown = "" if old is None or new is None else f": {_differences(old, new)}"
+                found.append(f"{kind} {name!r} {how}{shown}")
+    return found
+
+
+def _differences(old: list[Any], new: list[Any]) -> str:
+    return ", ".join(f"{a} became {b}" for a, b in zip(old, new, strict=True) if a != b)
 
 
 def has_changed(settings: RunSettings) -> bool:
     """Whether the code is another than that of the generations before."""
-    file = settings.path / FILE
+    file = settings.version_path / FILE
     return file.exists() and bool(_changed(settings, _pinned(file, {})))
 
 
 def pin_shape(settings: RunSettings, shape: dict[str, Any]) -> None:
     """Write down what the state of this run is made by, if no process has before."""
-    _pinned(settings.path / SHAPE_FILE, shape)
+    _pinned(settings.version_path / SHAPE_FILE, shape)
 
 
 def pinned_shape(settings: RunSettings) -> dict[str, Any] | None:
     """What the state of this run was made by; None if no process has come so far."""
-    file = settings.path / SHAPE_FILE
+    file = settings.version_path / SHAPE_FILE
     return _pinned(file, {}) if file.exists() else None
 
 
 def unpin(settings: RunSettings) -> None:
     """Let the next generation begin with the code as it is, and write it down anew."""
     for file in (FILE, SHAPE_FILE):
-        (settings.path / file).unlink(missing_ok=True)
-    shutil.rmtree(settings.path / CODE, ignore_errors=True)
+        (settings.version_path / file).unlink(missing_ok=True)
+    shutil.rmtree(settings.version_path / CODE, ignore_errors=True)
 
 
 def _written_down(flow_file: Path, files: Iterable[Path]) -> dict[str, Any]:
@@ -125,6 +163,7 @@ def _pinned(file: Path, found: dict[str, Any]) -> dict[str, Any]:
     """What the first process wrote down, which may be this one."""
     try:
         if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
             _write_once(file, json.dumps(found, indent=2) + "\n")
         pinned: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as problem:

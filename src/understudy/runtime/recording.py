@@ -10,7 +10,7 @@ down, so that the judge needs no rows to compare them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import cast
 
 import pyarrow as pa
@@ -24,14 +24,28 @@ from understudy.runtime.settings import RunSettings
 
 
 class RunRecorder(Recorder):
-    """What one process of a run notes down. It does nothing if the run keeps no history."""
+    """What one process of a run notes down. It does nothing if the run keeps no history.
 
-    def __init__(self, settings: RunSettings, flow: str, process: str) -> None:
+    A process that works for another version of the flow than the first says so, and names the flow's sources
+    and sinks as the topology does (`history.recorder`).
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        flow: str,
+        process: str,
+        *,
+        version: int = 1,
+        ends: Collection[str] = (),
+    ) -> None:
         super().__init__(
             settings.history_file(process) if settings.history else None,
             flow,
             process,
             PayloadLook(),
+            version=version,
+            ends=ends,
             part_bytes=settings.history_part_bytes,
             total_bytes=settings.history_bytes_max,
         )

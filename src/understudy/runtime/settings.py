@@ -11,19 +11,22 @@ from typing import Any
 from understudy.core.host.limits import Limits
 from understudy.flow.errors import EnvironmentFailed, FlowError
 from understudy.flow.policy import POLICIES, Policy
+from understudy.runtime.durable import write_whole
 
 FILE = "run.json"
+#: The folder of what belongs to later versions of the flow.
+VERSIONS = "versions"
 #: Another version of the program may keep other fields, or mean other things by them.
-FORMAT = 4
+FORMAT = 5
 #: More views than a run of one generation ever has.
 EPOCHS_MAX = 1_000_000
 #: What reading a file that is no run's settings may raise.
 _UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, FlowError)
 
 
-def node_names(count: int) -> list[str]:
-    """The first nodes of a run."""
-    return [f"node-{number}" for number in range(1, count + 1)]
+def node_names(count: int, first: int = 1) -> list[str]:
+    """So many nodes, counted from the first."""
+    return [f"node-{number}" for number in range(first, first + count)]
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,12 @@ class RunSettings:
     snapshots_kept: int = 2
     #: How often this run was begun or gone on with. Views of a later one have greater epochs.
     generation: int = 1
+    #: Which code of the flow it runs: an upgrade begins the next version. And how many were ever begun, those
+    #: that were taken back included.
+    version: int = 1
+    versions_tried: int = 1
+    #: The number of its first node: a version that runs beside another has nodes of its own.
+    first_node: int = 1
     #: So many engines share a core, and each rests so that all get their turn; 0: none ever rests; None: the
     #: process that starts the others decides.
     crowd: float | None = None
@@ -89,8 +98,21 @@ class RunSettings:
 
     @property
     def coordinates(self) -> str:
-        """The name under which the processes meet in ZooKeeper: what an earlier generation left is void."""
-        return self.run if self.generation == 1 else f"{self.run}~{self.generation}"
+        """The name under which the processes meet in ZooKeeper: what an earlier generation left is void, and
+        versions that run side by side know nothing of each other.
+        """
+        name = self.run if self.generation == 1 else f"{self.run}~{self.generation}"
+        return name if self.version == 1 else f"{name}@{self.version}"
+
+    @property
+    def version_path(self) -> Path:
+        """Where that is kept which belongs to one version: its code, and what its state was made by."""
+        return self.path if self.version == 1 else self.path / VERSIONS / str(self.version)
+
+    @property
+    def node_names(self) -> list[str]:
+        """The nodes that have a place at the start, then those that wait for one."""
+        return node_names(self.nodes + self.standby, self.first_node)
 
     @property
     def first_epoch(self) -> int:
@@ -113,12 +135,19 @@ class RunSettings:
 
     def save(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        file = self.path / FILE
-        half = file.with_suffix(".half")
+        write_whole(self.path / FILE, json.dumps(self.to_json(), indent=2) + "\n")
+
+    def to_json(self) -> dict[str, Any]:
         values = {"format": FORMAT, **asdict(self), **asdict(self.limits), "policy": self.policy.to_json()}
         del values["limits"]
-        half.write_text(json.dumps(values, indent=2) + "\n")
-        half.replace(file)
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunSettings:
+        """What `to_json` made. Anything else raises one of several errors."""
+        policy = Policy.from_json(values["policy"])
+        given = {name: value for name, value in values.items() if name != "policy"}
+        return cls(**_of(cls, given), policy=policy, limits=Limits(**_of(Limits, given)))
 
     @classmethod
     def load(cls, folder: str | Path) -> RunSettings:
@@ -131,8 +160,7 @@ class RunSettings:
                     f"The run in {folder} was made by another version of Understudy: {file} has format "
                     f"{values.get('format', 1)}, and this version reads {FORMAT}. Use the one that made it."
                 )
-            policy = Policy.from_json(values.pop("policy"))
-            return cls(**_of(cls, values), policy=policy, limits=Limits(**_of(Limits, values)))
+            return cls.from_json(values)
         except FileNotFoundError:
             raise EnvironmentFailed(f"There is no run in {folder}: {file} is missing.") from None
         except _UNREADABLE as problem:

@@ -23,6 +23,7 @@ from understudy.history.reading import records_of
 from understudy.runtime.actor import Actor
 from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.ingest.buckets import SealedBucket
+from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 
@@ -89,6 +90,7 @@ class Around:
         self.rooms: dict[str, bool] = {}
         self.reports: list[Report] = []
         self.sure = True
+        self.resting: list[tuple[str, BucketId]] = []
 
     def deliver(self, sink: str, buckets: Sequence[Bucket]) -> None:
         self.delivered.append((sink, tuple(bucket.number for bucket in buckets)))
@@ -114,6 +116,9 @@ class Around:
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None:
         pass
+
+    def rests(self, sink: str, through: BucketId) -> None:
+        self.resting.append((sink, through))
 
 
 class Gateway:
@@ -154,7 +159,7 @@ class Gateway:
             settings,
             self.actor,
             self.around,
-            flow=flow_of_two(),
+            dataflow=Dataflow.of(flow_of_two(), settings),
             recorder=self.recorder,
             recovered=recovered,
             delivered={"first": NOTHING, "second": NOTHING},
@@ -196,8 +201,11 @@ class Gateway:
         self.tell(ParcelFrom(node, 1, Say(consumer, source, 7, message)))
 
     def sealed(self, source: str, *numbers: BucketId, table: pa.Table | None = ROWS) -> None:
-        self.boundary.on_sealed([SealedBucket(source, number, table) for number in numbers])
-        self.settle()
+        dealt = self.boundary.deal([SealedBucket(source, number, table) for number in numbers])
+        self.actor.ask(lambda: self.boundary.put(dealt))
+
+    def holds(self, sink: str, through: BucketId) -> None:
+        self.actor.ask(lambda: self.boundary.sink_holds(sink, through))
 
     def recorded(self, kind: type[Kind]) -> list[Kind]:
         """What is on record, of this kind. Nothing is recorded afterwards."""

@@ -25,7 +25,7 @@ from understudy.runtime.gateway.intake import now_us
 from understudy.runtime.gateway.journal import DeliveredRange, Journal
 from understudy.runtime.gateway.process import Gateway
 from understudy.runtime.ingest.buckets import end_bucket
-from understudy.runtime.partitioning import controller_for
+from understudy.runtime.partitioning import Dataflow, controller_for
 from understudy.runtime.process import Ending, finished_file, opened_file, ready_file
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import RunStatus
@@ -123,10 +123,10 @@ class Life:
         self.until(lambda: self.gateway._intake._ingest.sealed_through["rows"] >= bucket - 1)
 
     def deliver_through(self, sink: str, bucket: int) -> None:
-        self.gateway.deliver(sink, [Bucket(bucket)])
+        self.gateway.deliver(sink, [Bucket(bucket)], 1)
 
         def delivered() -> bool:
-            return (self.gateway._boundary.delivered_through or {}).get(f"sink:{sink}") == bucket
+            return (self.gateway._versions.delivered_through or {}).get(sink) == bucket
 
         self.until(delivered)
 
@@ -210,7 +210,7 @@ def test_a_gateway_that_is_told_to_save_takes_no_more_rows_and_tells_every_node(
     life: Life, settings: RunSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[str] = []
-    monkeypatch.setattr(life.gateway._boundary, "have_all_saved", lambda: saved.append("all"))
+    monkeypatch.setattr(life.gateway._versions, "have_all_saved", lambda: saved.append("all"))
     port = int(life.gateway._endpoint.address.rpartition(":")[2])
     status = RunStatus(replace(settings, gateway_port=port))
     assert status.ask(WAIT_S)["run"] == settings.run
@@ -268,9 +268,9 @@ def test_a_gateway_whose_zookeeper_forgot_the_view_of_the_run_does_not_begin_ane
 ) -> None:
     life = Life(settings)
     life.start()
-    coordination = life.gateway._coordination
+    coordination = life.gateway._versions._first._coordination
     node = coordination.join("node", "node-1.1", {"flight": "127.0.0.1:1", "pid": 1})
-    life.until(lambda: life.gateway._boundary.status()["epoch"] == 1)
+    life.until(lambda: life.gateway._versions.status()["epoch"] == 1)
     node.leave()
     coordination._client.delete(f"{coordination.root}/view")
     life.end()
@@ -279,7 +279,7 @@ def test_a_gateway_whose_zookeeper_forgot_the_view_of_the_run_does_not_begin_ane
         again.gateway.run()
     # Nor does a leader seat empty copies.
     with pytest.raises(us.EnvironmentFailed, match="its data is lost"):
-        controller_for(again.gateway._flow, settings)(None)
+        controller_for(Dataflow.of(again.gateway._flow, settings).topology, settings)(None)
 
 
 def test_the_latency_is_that_of_the_sink_that_is_furthest_behind(life: Life) -> None:

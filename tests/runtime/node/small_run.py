@@ -40,7 +40,7 @@ from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.node.copies import Copies
 from understudy.runtime.node.saving import saving_for
-from understudy.runtime.partitioning import controller_for, host_for
+from understudy.runtime.partitioning import Dataflow, controller_for, host_for
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.endpoint import Endpoint
@@ -99,7 +99,7 @@ class Node:
         self.actor = Actor(name, self.failures.append)
         self.folder = run.settings.path / "state" / name
         self.copies = Copies(
-            host_for(name, run.flow, run.settings),
+            host_for(name, Dataflow.of(run.flow, run.settings).topology, run.settings),
             run.settings,
             self.actor,
             flow=run.flow,
@@ -170,11 +170,12 @@ class Gateway:
         self.actor = Actor(GATEWAY, self.failures.append)
         self.delivery = Delivery(run.flow, run.settings.path, self._delivered, self.failures.append)
         positions, _ = self.delivery.recover()
+        self.delivered_through = dict(positions)
         self.boundary = Boundary(
             run.settings,
             self.actor,
             self,
-            flow=run.flow,
+            dataflow=Dataflow.of(run.flow, run.settings),
             recorder=self.recorder,
             recovered=[bucket for bucket in run.log.sealed if bucket.number > run.log.trimmed],
             delivered=positions,
@@ -191,7 +192,8 @@ class Gateway:
 
     def _delivered(self, sink: str, done: DeliveredRange) -> None:
         self.recorder.delivered(sink, done.after, done.through, done.buckets)
-        self.boundary.on_delivered(sink, done.through)
+        self.delivered_through[sink] = done.through
+        self.actor.post(self.boundary.sink_holds, sink, done.through)
 
     def trim(self, source: str, through: BucketId) -> None:
         self.run.log.trimmed = max(self.run.log.trimmed, through)
@@ -214,6 +216,14 @@ class Gateway:
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None:
         self.stats_of[node] = facts
+
+    def rests(self, sink: str, through: BucketId) -> None:
+        raise AssertionError(f"{sink} was told to rest")
+
+    def put(self, bucket: SealedBucket) -> None:
+        rows = 0 if bucket.table is None else bucket.table.num_rows
+        self.recorder.sealed(bucket.source, bucket.number, rows)
+        self.actor.post(self.boundary.put, self.boundary.deal([bucket]))
 
     def end(self) -> None:
         self.actor.end()
@@ -246,7 +256,8 @@ class Run:
         self.declined: list[str] = []
         self._deciding = threading.RLock()
         self._orders = 0
-        self._controller = controller_for(self.flow, self.settings)(None)
+        topology = Dataflow.of(self.flow, self.settings).topology
+        self._controller = controller_for(topology, self.settings)(None)
         self.gateway = Gateway(self)
         for number in range(1, nodes + 1):
             self.add(f"node-{number}")
@@ -292,12 +303,11 @@ class Run:
             table = rows_at(number, 2 * number, 2 * number + 1) if number % 3 else None
             bucket = SealedBucket("rows", number, table)
             self.log.sealed.append(bucket)
-            self.gateway.boundary.on_sealed([bucket])
+            self.gateway.put(bucket)
 
     def await_delivered(self, through: BucketId) -> None:
         def delivered() -> bool:
-            reached = self.gateway.boundary.delivered_through
-            return reached is not None and min(reached.values()) >= through
+            return min(self.gateway.delivered_through.values()) >= through
 
         self.until(delivered)
 

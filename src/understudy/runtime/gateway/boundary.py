@@ -1,10 +1,12 @@
-"""The boundary: sources and sinks as the ends of a flow, and their edges to the nodes.
+"""The boundary: sources and sinks as the ends of one version of a flow, and their edges to the nodes.
 
 Every source deals its sealed buckets out to the segments that read it, each row by the keys of the fragment
 that takes it, and keeps each share until every live copy of the partition has acknowledged it. The log drops
 a bucket when all of its shares are dropped. Sources fill up, wait and are trimmed each on its own.
 
 Every sink takes the shares of all partitions that feed it, and acknowledges them when its writer holds them.
+
+While a flow is upgraded, its gateway has a boundary for each of two versions (`gateway.versions`).
 """
 
 from __future__ import annotations
@@ -21,20 +23,19 @@ from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.edge.messages import Data
 from understudy.core.host.parcels import FetchState, HostEvent, Inside, Parcel, ParcelFrom, Say
 from understudy.core.host.places import GATEWAY
-from understudy.core.replica.events import CopyState, LogRead, Processed, Produced
+from understudy.core.replica.events import CopyState, LogRead, Passed, Processed, Produced, Rest, Wake
 from understudy.core.replica.producer import Producer
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import CopySuspected, Report
-from understudy.engine.segments import SINK_PREFIX, fragments_of
+from understudy.engine.segments import SINK_PREFIX, sink_partition
 from understudy.flow.dealing import deal, partition_numbers
-from understudy.flow.flow import Flow
 from understudy.runtime.actor import Actor
 from understudy.runtime.gateway.rereading import Rereading
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.rereading import LogReader
 from understudy.runtime.mesh import SAVE, STATS
-from understudy.runtime.partitioning import host_for
+from understudy.runtime.partitioning import Dataflow, host_for
 from understudy.runtime.payload import encode
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
@@ -71,6 +72,10 @@ class Surroundings(Protocol):
 
     def stats(self, node: str, facts: Mapping[str, Any]) -> None: ...
 
+    def rests(self, sink: str, through: BucketId) -> None:
+        """This sink, which was told to, delivers nothing after that number."""
+        ...
+
 
 @dataclass
 class _Source:
@@ -94,7 +99,10 @@ class _Source:
 
 
 class Boundary(Hosting):
-    """The ends of one flow."""
+    """The ends of one version of a flow. With `rests`, no sink delivers anything until it is woken.
+
+    `deal`, `status` and the properties are for any thread; the rest belongs to the actor.
+    """
 
     def __init__(
         self,
@@ -102,31 +110,37 @@ class Boundary(Hosting):
         actor: Actor,
         surroundings: Surroundings,
         *,
-        flow: Flow,
+        dataflow: Dataflow,
         recorder: RunRecorder,
-        recovered: Sequence[SealedBucket],
         delivered: Mapping[str, BucketId],
         trimmed: Mapping[str, BucketId],
+        recovered: Sequence[SealedBucket] = (),
         forgotten: Mapping[str, BucketId] | None = None,
+        rests: bool = False,
     ) -> None:
-        self._flow = flow
+        self._keys = dataflow.keys
         self._around = surroundings
         self._recorder = recorder
-        self._segments = fragments_of(flow, settings.policy.unit)
-        self._delivered = {f"{SINK_PREFIX}{name}": through for name, through in delivered.items()}
         host = host_for(
-            GATEWAY, flow, settings, delivered=self._delivered, trimmed=trimmed, forgotten=forgotten
+            GATEWAY,
+            dataflow.topology,
+            settings,
+            delivered={sink_partition(name): through for name, through in delivered.items()},
+            trimmed=trimmed,
+            forgotten=forgotten,
+            rests=rests,
         )
         # Nodes call the gateway, never the other way round: it needs no addresses.
         super().__init__(host, settings, actor, lambda _node: None, self._suspects)
         self._saves = settings.saves
         self._rereading = Rereading(surroundings.reader, self._share, self._log_read, self._log_not_read)
-        self._sources = {name: _Source() for name in flow.sources}
+        self._sources = {name: _Source() for name in dataflow.topology.sources}
         self._groups: dict[str, BucketId] = {}
         self._senders: dict[Partition, int | None] = {}
         self._epoch = 0
         for bucket in recovered:
-            self._sources[bucket.source].add(self._dealt(bucket))
+            if bucket.source in self._sources:
+                self._sources[bucket.source].add(self._dealt(bucket))
 
     # --- called by other threads -------------------------------------------------------------------------
 
@@ -142,9 +156,19 @@ class Boundary(Hosting):
         )
 
     @property
-    def delivered_through(self) -> dict[str, BucketId] | None:
-        """How far each sink is delivered; None before the first view."""
-        return None if self.host.view is None else dict(self._delivered)
+    def arrived_through(self) -> dict[str, BucketId]:
+        """Through which number all output for each sink has come here, delivered or not."""
+        sinks = {name: self.host.end(sink_partition(name)) for name in self._sink_names}
+        return {
+            name: sink.below.merge.frontier
+            for name, sink in sinks.items()
+            if sink is not None and sink.below is not None
+        }
+
+    @property
+    def crowded(self) -> list[str]:
+        """The sources that have no room here."""
+        return sorted(name for name, source in self._sources.items() if not source.room)
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of it, as plain data."""
@@ -166,23 +190,17 @@ class Boundary(Hosting):
             },
             "drained": sorted(view.drained) if view else [],
             "senders": {str(partition): replica for partition, replica in self._sending().items()},
-            "delivered_through": self.delivered_through,
             "buffered_buckets": max((len(outlet.buffer) for outlet in outlets), default=0),
             "buffered_bytes": sum(outlet.buffer.size_bytes for outlet in outlets),
-            "waiting_for_room": sorted(name for name, source in self._sources.items() if not source.room),
+            "waiting_for_room": self.crowded,
         }
 
     def listen_on(self, endpoint: Endpoint) -> None:
         self.mesh.listen_on(endpoint)
 
-    def on_sealed(self, buckets: list[SealedBucket]) -> None:
-        # Dealt out by the thread that sealed them: the actor has enough to do.
-        dealt = [(bucket.source, self._dealt(bucket)) for bucket in buckets]
-        for bucket in buckets:
-            self._recorder.sealed(
-                bucket.source, bucket.number, 0 if bucket.table is None else bucket.table.num_rows
-            )
-        self._actor.post(self._sealed, dealt)
+    def deal(self, buckets: Sequence[SealedBucket]) -> list[tuple[str, Dealt]]:
+        """Sealed buckets, dealt out: by the thread that sealed them, since the actor has enough to do."""
+        return [(bucket.source, self._dealt(bucket)) for bucket in buckets if bucket.source in self._sources]
 
     def have_all_saved(self) -> None:
         """Have every node save the states of its copies now."""
@@ -192,9 +210,6 @@ class Boundary(Hosting):
                 self.mesh.tell(node, Frame({"kind": SAVE}))
 
         self._actor.post(tell)
-
-    def on_delivered(self, sink: str, through: BucketId) -> None:
-        self._actor.post(self._sink_holds, f"{SINK_PREFIX}{sink}", through)
 
     # --- input -------------------------------------------------------------------------------------------
 
@@ -216,8 +231,7 @@ class Boundary(Hosting):
                 all_rows = all_rows or _holding(bucket.number, bucket.source, bucket.table)
                 shares[partition] = all_rows
             else:
-                (fragment,) = self._segments[partition.name]
-                keys = self._flow.fragments[fragment].partition_by
+                keys = self._keys[partition.name]
                 parts = deal(bucket.table, partition_numbers(bucket.table, keys, count), count)
                 for index, part in enumerate(parts):
                     share = _holding(bucket.number, bucket.source, part)
@@ -245,7 +259,8 @@ class Boundary(Hosting):
 
         self._actor.post(judge)
 
-    def _sealed(self, dealt: list[tuple[str, Dealt]]) -> None:
+    def put(self, dealt: Sequence[tuple[str, Dealt]]) -> None:
+        """Put in what was sealed next."""
         for source, each in dealt:
             self._sources[source].add(each)
         for source in {source for source, _ in dealt}:
@@ -279,11 +294,18 @@ class Boundary(Hosting):
 
     # --- output ------------------------------------------------------------------------------------------
 
-    def _sink_holds(self, sink: str, through: BucketId) -> None:
-        self._delivered[sink] = through
+    @property
+    def _sink_names(self) -> list[str]:
+        return [name.removeprefix(SINK_PREFIX) for name in self.host.topology.sinks]
+
+    def sink_holds(self, sink: str, through: BucketId) -> None:
+        """A sink's writer holds everything through this number."""
         if sink in self._groups and through >= self._groups[sink]:
             del self._groups[sink]
-            self.handle(Inside(Copy(Partition(sink)), 0, Processed()))
+            self.tell_sink(sink, Processed())
+
+    def tell_sink(self, sink: str, event: Processed | Rest | Passed | Wake) -> None:
+        self.handle(Inside(Copy(Partition(sink_partition(sink))), 0, event))
 
     def _sending(self) -> dict[Partition, int | None]:
         """Which copy sends, for every partition that feeds a sink."""
@@ -301,7 +323,7 @@ class Boundary(Hosting):
         if (
             isinstance(parcel, Say)
             and isinstance(parcel.message, Data)
-            and parcel.to.partition.name in self._delivered
+            and parcel.to.partition.name in self.host.topology.sinks
         ):
             self._recorder.arrived(parcel.sender.partition, parcel.message.buckets)
         super().parcel_arrived(node, serial, parcel, cause)
@@ -356,9 +378,12 @@ class Boundary(Hosting):
     # --- ports -------------------------------------------------------------------------------------------
 
     def process(self, copy: Copy, epoch: int, buckets: tuple[Bucket, ...]) -> None:
-        sink = copy.partition.name
+        sink = copy.partition.name.removeprefix(SINK_PREFIX)
         self._groups[sink] = buckets[-1].number
-        self._around.deliver(sink.removeprefix(SINK_PREFIX), buckets)
+        self._around.deliver(sink, buckets)
+
+    def rests(self, sink: Copy, through: BucketId) -> None:
+        self._around.rests(sink.partition.name.removeprefix(SINK_PREFIX), through)
 
     def start(self, copy: Copy, epoch: int) -> None:
         raise AssertionError(f"the gateway was given the seat {copy}")

@@ -84,12 +84,13 @@ class Delivery:
         for sink in self._sinks.values():
             sink.start()
 
-    def put(self, sink: str, buckets: Sequence[Bucket]) -> None:
+    def put(self, sink: str, buckets: Sequence[Bucket], version: int = 1) -> None:
         """Deliver these buckets to a sink, after all that were put for it before. Never blocks.
 
-        A payload is a tuple of parts, (partition, encoded tables); None if there are no rows.
+        A payload is a tuple of parts, (partition, encoded tables); None if there are no rows. Buckets of
+        another version of the flow come only when all those before are delivered.
         """
-        self._sinks[sink].put(buckets)
+        self._sinks[sink].put(buckets, version)
 
     def end(self) -> None:
         """Finish what was put before, then stop."""
@@ -127,6 +128,7 @@ class SinkDelivery:
         self._thread = threading.Thread(target=self._run, name=f"deliver {sink.name}", daemon=True)
         #: Everything through this bucket is delivered.
         self.position = NOTHING
+        self._version = 1
         #: Whether there was a gateway of this run before this one.
         self.goes_on = self._journal.exists
         self._found_unreported = False
@@ -169,7 +171,8 @@ class SinkDelivery:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, buckets: Sequence[Bucket]) -> None:
+    def put(self, buckets: Sequence[Bucket], version: int = 1) -> None:
+        self._version = version
         for bucket in buckets:
             self._waiting.put(bucket)
 
@@ -225,7 +228,7 @@ class SinkDelivery:
                 if table is not None and rows:
                     tables.append((bucket.number, table))
                 summary.append((bucket.number, rows, digest))
-        done = DeliveredRange(self.position, through, tuple(summary))
+        done = DeliveredRange(self.position, through, tuple(summary), self._version)
         if tables:
             self._journal.write(self.position, done)
             self._hand_over(tables, through)

@@ -20,11 +20,12 @@ from understudy.runtime.durable import sync
 
 @dataclass(frozen=True)
 class DeliveredRange:
-    """Buckets (after, through], of which these had rows: number, rows, digest."""
+    """Buckets (after, through], of which these had rows: number, rows, digest. One version made them."""
 
     after: BucketId
     through: BucketId
     buckets: tuple[tuple[BucketId, int, str], ...]
+    version: int = 1
 
 
 def journal_file(folder: Path, sink: str) -> Path:
@@ -43,7 +44,12 @@ class Journal:
         """Keep this, on disk when it returns, in place of what was kept before."""
         range_ = None
         if last is not None:
-            range_ = {"after": last.after, "through": last.through, "buckets": last.buckets}
+            range_ = {
+                "after": last.after,
+                "through": last.through,
+                "buckets": last.buckets,
+                "version": last.version,
+            }
         half = self.file.with_suffix(".half")
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +77,8 @@ class Journal:
             if intent is None:
                 return int(fields["position"]), None
             buckets = tuple((int(number), int(rows), str(text)) for number, rows, text in intent["buckets"])
-            range_ = DeliveredRange(int(intent["after"]), int(intent["through"]), buckets)
+            numbers = int(intent["after"]), int(intent["through"])
+            range_ = DeliveredRange(*numbers, buckets, int(intent.get("version", 1)))
             return int(fields["position"]), range_
         except (OSError, ValueError, KeyError, TypeError) as problem:
             raise EnvironmentFailed(

@@ -1,8 +1,9 @@
 """The gateway process: intake, boundary and delivery of one flow, behind one Flight port.
 
-The gateway is also the first candidate to lead and drive the controller, since it notices a dead replica
-first. A gateway that was killed is started again with the same folder and port. It recovers its positions
-from its log and its sinks, and the replicas, which have been trying to reach it, attach again.
+A gateway that was killed is started again with the same folder and port. It recovers its positions from its
+log and its sinks, and the replicas, which have been trying to reach it, attach again.
+
+While the flow is upgraded, there is a boundary for each of two versions (`gateway.versions`).
 
 When every source has ended and all their output is delivered, the gateway's work is done. It says so with a
 mark in the run's folder, at once: however its end goes from there on, it is not started again. Then it ends.
@@ -15,28 +16,21 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId, end_of
 from understudy.core.host.places import GATEWAY
-from understudy.core.view.events import Report
-from understudy.core.view.view import View
 from understudy.runtime.actor import Actor
-from understudy.runtime.coordination.client import Coordination
-from understudy.runtime.coordination.leader import Leadership
-from understudy.runtime.coordination.members import Member
-from understudy.runtime.coordination.reports import written
+from understudy.runtime.candidate import Wanted
 from understudy.runtime.durable import leave_mark
-from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.intake import Intake, now_us
+from understudy.runtime.gateway.versions import Versions
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
 from understudy.runtime.ingest.rereading import LogReader
-from understudy.runtime.partitioning import controller_for, require_view
-from understudy.runtime.pauses import CarefulReports
+from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.pinning import load_pinned
-from understudy.runtime.process import Ending, finished_file, opened_file, ready_file, seated_file
+from understudy.runtime.process import Ending, finished_file, opened_file, ready_file
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -46,11 +40,10 @@ from understudy.runtime.transport.wire import Frame
 log = logging.getLogger(__name__)
 
 NAME = GATEWAY
-FACT = GATEWAY
 
 
 class Gateway:
-    """Everything in the gateway process, wired together. The boundary's surroundings."""
+    """Everything in the gateway process, wired together. What is outside of the versions' boundaries."""
 
     def __init__(self, settings: RunSettings, ending: Ending) -> None:
         self._settings = settings
@@ -58,9 +51,11 @@ class Gateway:
         self._ready = ready_file(settings.path, NAME)
         self._opened = opened_file(settings.path)
         self._flow = load_pinned(settings)
-        self._recorder = RunRecorder(settings, self._flow.name, NAME)
+        dataflow = Dataflow.of(self._flow, settings)
+        self._recorder = RunRecorder(
+            settings, self._flow.name, NAME, version=settings.version, ends=dataflow.ends
+        )
         self._stats = _Stats(self._flow.bucket_us)
-        self._members: list[str] = []
         self._actor = Actor("boundary", ending.fail)
         self._delivery = Delivery(
             self._flow, settings.path, self._delivered, ending.fail, digests=settings.history
@@ -72,44 +67,34 @@ class Gateway:
         positions, unreported = self._delivery.recover(begun=self._intake.goes_on)
         self._intake.require_through(positions)
         for sink, done in unreported:
-            self._recorder.delivered_before(sink, done.after, done.through, done.buckets)
+            self._recorder.delivered_before(sink, done.after, done.through, done.buckets, done.version)
         self._endpoint = Endpoint(
             settings.host, settings.gateway_port, beat_s=settings.beat_s, silence_s=settings.silence_s
         )
-        self._coordination = Coordination(settings.zookeeper, settings.coordinates)
-        self._reports = CarefulReports(self._coordination.report, settings.silence_s)
-        self._leadership = Leadership(
-            self._coordination, NAME, controller_for(self._flow, settings), seat_kind="node", priority=0
-        )
-        self._boundary = Boundary(
+        self._wanted = Wanted(settings)
+        self._versions = Versions(
             settings,
+            dataflow,
             self._actor,
             self,
-            flow=self._flow,
+            endpoint=self._endpoint,
             recorder=self._recorder,
             recovered=recovered,
             delivered=positions,
             trimmed=self._intake.trimmed,
             forgotten=self._intake.forgotten,
+            candidate=self._wanted.candidate,
         )
 
     def run(self) -> None:
         """Work until the end."""
-        self._boundary.listen_on(self._endpoint)
+        self._versions.begin()
         self._endpoint.handle("push", self._intake.admit)
         self._endpoint.handle("status", self._admit_status)
         self._endpoint.ready()
-        facts = {"flight": self._endpoint.address, "pid": os.getpid()}
-        self._coordination.put_fact(FACT, facts)
-        self._leadership.start()
-        membership = self._coordination.join("gateway", f"{NAME}.{os.getpid()}", facts)
+        self._versions.join()
         self._delivery.start()
-        self._coordination.watch_members(self._on_members)
-        # What is decided from here on waits for this gateway; what was decided before, it must know.
-        self._coordination.await_newest()
-        stored = self._coordination.view()
-        require_view(None if stored is None else stored.view, self._settings)
-        self._coordination.watch_view(self._on_view)
+        self._versions.follow()
         self._intake.start()
         self._recorder.begun()
         leave_mark(self._opened)
@@ -118,8 +103,10 @@ class Gateway:
         reading = finished = False
         try:
             while not self._ending.wait(0.05):
-                self._reports.tick()
-                if not reading and self._boundary.running:
+                self._versions.tick()
+                if self._wanted.changed():
+                    self._versions.agree_with(self._wanted.base, self._wanted.candidate)
+                if not reading and self._versions.running:
                     # A paced source that began while Spark still starts would only pile up rows.
                     reading = True
                     self._intake.start_readers()
@@ -131,7 +118,7 @@ class Gateway:
         finally:
             # The machines first: what they still say concerns a log that is open.
             self._actor.end()
-            self._boundary.end()
+            self._versions.end()
             self._intake.end()
             self._delivery.end()
             if finished:
@@ -139,14 +126,12 @@ class Gateway:
                 self._ending.ask()
                 self._recorder.ended()
             self._recorder.close()
-            membership.leave()
-            self._leadership.stop()
-            self._coordination.close()
+            self._versions.leave()
             self._endpoint.end()
 
     def _finished(self) -> bool:
         """Whether every source has ended and every sink holds all of the results."""
-        last, delivered = self._intake.last_bucket, self._boundary.delivered_through
+        last, delivered = self._intake.last_bucket, self._versions.delivered_through
         if last is None:
             return False
         if last == NOTHING:
@@ -167,21 +152,13 @@ class Gateway:
             return f"{self._opened} shows that a gateway of this run had come up"
         return None
 
-    def _on_members(self, members: list[Member]) -> None:
-        self._members = [member.name for member in members if member.kind == "node"]
-
-    def _on_view(self, view: View) -> None:
-        with suppress(OSError):  # A full disk is said where rows are written.
-            seated_file(self._settings.path).touch()
-        self._boundary.on_view(view)
-
-    # --- what the boundary asks for ----------------------------------------------------------------------
+    # --- what versions ask for ---------------------------------------------------------------------------
 
     def _on_sealed(self, buckets: list[SealedBucket]) -> None:
-        self._boundary.on_sealed(buckets)
+        self._versions.on_sealed(buckets)
 
-    def deliver(self, sink: str, buckets: Sequence[Bucket]) -> None:
-        self._delivery.put(sink, buckets)
+    def deliver(self, sink: str, buckets: Sequence[Bucket], version: int) -> None:
+        self._delivery.put(sink, buckets, version)
 
     def trim(self, source: str, through: BucketId) -> None:
         self._intake.trim(source, through)
@@ -198,16 +175,13 @@ class Gateway:
     def room(self, source: str, there_is: bool) -> None:
         self._intake.room(source, there_is)
 
-    def report(self, report: Report) -> bool:
-        return self._reports.send(*written(report))
-
     def stats(self, node: str, facts: Mapping[str, Any]) -> None:
         self._stats.of_node(node, facts)
 
     def _delivered(self, sink: str, done: DeliveredRange) -> None:
-        self._recorder.delivered(sink, done.after, done.through, done.buckets)
+        self._recorder.delivered(sink, done.after, done.through, done.buckets, done.version)
         self._stats.delivered(sink, done)
-        self._boundary.on_delivered(sink, done.through)
+        self._versions.on_delivered(sink, done.through)
 
     # --- status ------------------------------------------------------------------------------------------
 
@@ -223,7 +197,7 @@ class Gateway:
         def asked(frame: Frame) -> None:
             if frame.kind == "save":
                 self._intake.hold()
-                self._boundary.have_all_saved()
+                self._versions.have_all_saved()
             tell()
 
         def opened(channel: Channel) -> None:
@@ -240,9 +214,7 @@ class Gateway:
             "policy": self._settings.policy.name,
             "replicas": self._settings.policy.replicas,
             "at_us": now_us(),
-            **self._boundary.status(),
-            "members": self._members,
-            "controller": None if self._leadership.failure is None else str(self._leadership.failure),
+            **self._versions.status(),
             "sealed_through": self._intake.sealed_through,
             "log_bytes": self._intake.log_bytes,
             "rows_in": self._intake.rows_in,

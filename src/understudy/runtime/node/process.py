@@ -19,12 +19,12 @@ from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.members import Member
 from understudy.runtime.coordination.reports import written
-from understudy.runtime.gateway.process import FACT
+from understudy.runtime.gateway.leading import FACT
 from understudy.runtime.node.copies import Copies
 from understudy.runtime.node.java_watch import JavaWatch
 from understudy.runtime.node.saving import saving_for
 from understudy.runtime.node.warming import is_awaited, warm_up
-from understudy.runtime.partitioning import controller_for, host_for
+from understudy.runtime.partitioning import Dataflow, controller_for, host_for
 from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.pinning import load_pinned, pin_shape
 from understudy.runtime.process import Ending, ready_file
@@ -56,7 +56,11 @@ class Node:
             # Of earlier incarnations, which are dead.
             shutil.rmtree(former, ignore_errors=True)
         self._flow = load_pinned(settings)
-        self._recorder = RunRecorder(settings, self._flow.name, self.name)
+        dataflow = Dataflow.of(self._flow, settings)
+        self._topology = dataflow.topology
+        self._recorder = RunRecorder(
+            settings, self._flow.name, self.name, version=settings.version, ends=dataflow.ends
+        )
         self._endpoint = Endpoint(settings.host, beat_s=settings.beat_s, silence_s=settings.silence_s)
         self._coordination = Coordination(settings.zookeeper, settings.coordinates)
         session(
@@ -65,16 +69,17 @@ class Node:
             stderr=settings.log_file(f"{name}.jvm"),
             jvm_options=LIGHT_COMPILER if settings.light_compiler else (),
         )
+        beside = RunSettings.load(settings.folder).version != settings.version
         warm_s = warm_up(
             self._flow,
             self._folder / "warm",
-            lambda: is_awaited(name, settings, self._coordination.latest_view),
+            lambda: is_awaited(name, settings, self._coordination.latest_view, beside=beside),
         )
         self._actor = Actor("host", ending.fail)
         engines = FlowEngines(self._flow, settings.policy.unit, settings.partition_count)
         pin_shape(settings, engines.shape)
         self._copies = Copies(
-            host_for(self.name, self._flow, settings),
+            host_for(self.name, self._topology, settings),
             settings,
             self._actor,
             flow=self._flow,
@@ -94,7 +99,7 @@ class Node:
 
     def run(self) -> None:
         """Be a member until the end."""
-        controller = controller_for(self._flow, self._settings)
+        controller = controller_for(self._topology, self._settings)
         leadership = Leadership(
             self._coordination, self.name, controller, seat_kind="node", priority=1
         ).start()

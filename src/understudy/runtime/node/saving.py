@@ -52,11 +52,18 @@ class SavingStats:
     passed_over: tuple[str, ...] = ()
 
 
+def store_of(settings: RunSettings) -> SnapshotStore:
+    """The store of one version of a run."""
+    return SnapshotStore.open(
+        settings.store_url, settings.run, keep=settings.snapshots_kept, version=settings.version
+    )
+
+
 def saving_for(settings: RunSettings) -> Saving | None:
     """The dealings of one node with the run's store; None if the run saves nothing."""
     if not settings.saves:
         return None
-    store = SnapshotStore.open(settings.store_url, settings.run, keep=settings.snapshots_kept)
+    store = store_of(settings)
     return Saving(store, settings.snapshots_kept)
 
 

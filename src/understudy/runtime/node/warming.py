@@ -34,13 +34,13 @@ ROUNDS = 4
 ROWS = 64
 
 
-def is_awaited(node: str, settings: RunSettings, view: View | None) -> bool:
+def is_awaited(node: str, settings: RunSettings, view: View | None, *, beside: bool = False) -> bool:
     """Whether rows wait for this node: every copy of a partition is lost, or the run goes on and the node is
-    one of those that have a place from the start.
+    one of those that have a place from the start. `beside` says that another version runs meanwhile.
     """
     if view is not None:
         return view.lost is not None
-    return settings.generation > 1 and node in node_names(settings.nodes)
+    return not beside and settings.generation > 1 and node in node_names(settings.nodes, settings.first_node)
 
 
 def warm_up(flow: Flow, folder: Path, awaited: Callable[[], bool]) -> float:

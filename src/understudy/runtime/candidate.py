@@ -1,0 +1,130 @@
+"""The candidate: a version of a run's flow that runs beside the one before and is to take over from it.
+
+Two files in the run's folder say all there is to know, and only the process that started the run writes them:
+
+    run.json         the version that the run goes on with, whatever happens
+    candidate.json   the version beside it, if there is one, and whether the sinks are to take its output
+
+    candidate.json is written         the gateway and nodes of the candidate begin
+    it says `live`                    the sinks turn to the candidate
+    run.json names the candidate      the upgrade is done: from here on the run goes on with the candidate
+    candidate.json is removed         before that: the candidate is taken back; after it: all is tidied up
+
+The gateway looks at both from time to time and makes what it does agree with them. So it needs no messages
+that could get lost, and one that was killed begins again where it was. Each file is replaced whole, and the
+moment at which `run.json` is replaced decides: a run that loses its power goes on with the version that this
+file names, from that version's saved states.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy.flow.errors import EnvironmentFailed, FlowError
+from understudy.runtime.durable import sync, write_whole
+from understudy.runtime.partitioning import Dataflow
+from understudy.runtime.settings import FILE as RUN_FILE
+from understudy.runtime.settings import FORMAT, RunSettings
+
+FILE = "candidate.json"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`live` says that the sinks are to take its output."""
+
+    settings: RunSettings
+    dataflow: Dataflow
+    live: bool = False
+
+    @property
+    def version(self) -> int:
+        return self.settings.version
+
+    def save(self) -> None:
+        values = {
+            "live": self.live,
+            "dataflow": self.dataflow.to_json(),
+            "settings": self.settings.to_json(),
+        }
+        try:
+            write_whole(_file(self.settings.path), json.dumps(values, indent=2) + "\n")
+        except OSError as problem:
+            raise EnvironmentFailed(
+                f"{_file(self.settings.path)} cannot be written: {problem}. Free or repair the disk."
+            ) from problem
+
+
+def candidate_in(folder: Path) -> Candidate | None:
+    """The candidate of the run in that folder; None if there is none."""
+    file = _file(folder)
+    try:
+        values = json.loads(file.read_text())
+        if values["settings"].get("format") != FORMAT:
+            return None
+        settings = RunSettings.from_json(values["settings"])
+        return Candidate(settings, Dataflow.from_json(values["dataflow"]), bool(values["live"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, FlowError) as problem:
+        raise EnvironmentFailed(f"{file} cannot be read: {problem}") from problem
+
+
+def remove_candidate(folder: Path) -> bool:
+    """There is no candidate any more; whether there was one."""
+    try:
+        _file(folder).unlink()
+    except FileNotFoundError:
+        return False
+    sync(folder)
+    return True
+
+
+class Wanted:
+    """What the two files say. Reads them only when they were replaced. Belongs to one thread."""
+
+    def __init__(self, base: RunSettings) -> None:
+        self._folder = base.path
+        self._seen: tuple[tuple[int, int] | None, ...] = ()
+        self.base = base
+        self.candidate: Candidate | None = None
+        self.changed()
+
+    def changed(self) -> bool:
+        """Whether something else is wanted than when this was last asked."""
+        files = tuple(map(_stamp, (self._folder / RUN_FILE, _file(self._folder))))
+        if files == self._seen:
+            return False
+        before = self.base, self.candidate
+        self._seen = files
+        self.base = RunSettings.load(self._folder) if files[0] is not None else self.base
+        candidate = candidate_in(self._folder)
+        done = candidate is not None and candidate.version == self.base.version
+        self.candidate = None if done else candidate
+        return (self.base, self.candidate) != before
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Another one whenever the file was replaced; None if there is none."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def settings_of(folder: str | Path, version: int | None) -> RunSettings:
+    """The settings of one version of the run in that folder; None: of the one that the run goes on with."""
+    settings = RunSettings.load(folder)
+    if version in (None, settings.version):
+        return settings
+    candidate = candidate_in(Path(folder))
+    if candidate is None or candidate.version != version:
+        raise EnvironmentFailed(f"The run in {folder} has no version {version} any more.")
+    return candidate.settings
+
+
+def _file(folder: Path) -> Path:
+    return folder / FILE
