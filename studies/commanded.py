@@ -54,8 +54,7 @@ class Commanded:
         self._mark = uuid.uuid4().hex
         output = {f"{flow.stem.upper()}_OUTPUT": str(self.folder / "out")}
         self._environment = {**os.environ, **output, MARK: self._mark}
-        self._command = ["-m", "understudy.cli.main", "run", str(flow), "--plain"]
-        self._command += ["--folder", str(self.folder / "run")]
+        self.flow = flow
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._status: RunStatus | None = None
@@ -63,16 +62,33 @@ class Commanded:
     def start(self) -> int:
         """Give the command; returns when that was, in microseconds. What it says goes to `said`."""
         options = () if (self.folder / "run").exists() else self._options
+        command = ["-m", "understudy.cli.main", "run", str(self.flow), "--plain"]
+        command += ["--folder", str(self.folder / "run")]
         at_us = now_us()
         with (self.folder / "said").open("ab") as said:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", WITH_STUDY, str(os.getpid()), *self._command, *options],
+                [sys.executable, "-c", WITH_STUDY, str(os.getpid()), *command, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
                 env=self._environment,
             )
         return at_us
+
+    def upgrade(self, flow: Path, *options: str) -> tuple[int, str]:
+        """Give the command that lets this flow go live; its exit code, and what it said."""
+        command = ["-m", "understudy.cli.main", "upgrade", str(flow), str(self.folder / "run"), *options]
+        done = subprocess.run(
+            [sys.executable, "-c", WITH_STUDY, str(os.getpid()), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        return done.returncode, done.stdout
 
     # --- looking -----------------------------------------------------------------------------------------
 

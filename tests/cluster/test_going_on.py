@@ -2,104 +2,25 @@
 
 from __future__ import annotations
 
-import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from counting import PUSHED, Flowing, expected, results, write_flow
-from owning import Owner, until
+from commanding import (
+    SNAPSHOT_EVERY_S,
+    Commanded,
+    assert_right,
+    delivers,
+    every_state_is_saved,
+    saved_partitions,
+)
+from counting import PUSHED, Flowing
+from owning import Owner
 
-from understudy.flow.errors import EnvironmentFailed
-from understudy.history.judging import judge
-from understudy.runtime.settings import RunSettings
-from understudy.runtime.status import status_of
 from understudy.runtime.trial import Trial
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
-
-SNAPSHOT_EVERY_S = 1
-PATIENCE_S = 120.0
-
-
-class Commanded:
-    """`understudy run` in one folder and on one port, as often as it is started."""
-
-    def __init__(
-        self, owner: Callable[..., Owner], folder: Path, policy: str, snapshot_every_s: int = SNAPSHOT_EVERY_S
-    ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = int(probe.getsockname()[1])
-        self._folder = folder / "run"
-        flow = str(write_flow(folder, PUSHED, chain=policy == "flux"))
-        self._command = ["-m", "understudy.cli.main", "run", flow, "--folder", str(self._folder), "--plain"]
-        self._options = [
-            *["--policy", policy, "--nodes", "2", "--standby", "0", "--heap", "512"],
-            *["--port", str(self.port), "--snapshot-every", str(snapshot_every_s)],
-        ]
-        self._owner = owner
-        self._process = owner(*self._command, *self._options)
-
-    @property
-    def rows(self) -> Flowing:
-        return Flowing(f"127.0.0.1:{self.port}")
-
-    def status(self) -> dict[str, Any] | None:
-        try:
-            return status_of(RunSettings.load(self._folder), 2.0)
-        except EnvironmentFailed:
-            return None
-
-    def wait(self, condition: Callable[[dict[str, Any]], bool]) -> None:
-        until(lambda: (status := self.status()) is not None and condition(status), PATIENCE_S)
-
-    def stop(self) -> str:
-        """Ctrl-C; returns what it said."""
-        self._process.process.send_signal(signal.SIGINT)
-        return self.said()
-
-    def lose_power(self) -> None:
-        self._process.lose_power()
-
-    def go_on(self) -> None:
-        """The same command without options: they are in the folder."""
-        self._process = self._owner(*self._command)
-
-    def said(self) -> str:
-        """What it says until it ends."""
-        return self._process.process.communicate(timeout=PATIENCE_S)[0]
-
-
-def delivers(status: dict[str, Any]) -> bool:
-    return bool(status["rows_out"] > 0)
-
-
-def every_state_is_saved(status: dict[str, Any]) -> bool:
-    """Whether a state of each partition is saved."""
-    partitions = {copy.rpartition(":")[0] for copy in status["seats"]}
-    return bool(partitions) and saved_partitions(status).keys() == partitions
-
-
-def saved_partitions(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What is told of the partitions of which anything is saved, by the copies that save them."""
-    return {
-        copy.rpartition(":")[0]: facts
-        for node in status["nodes"].values()
-        for copy, facts in node.get("copies", {}).items()
-        if facts.get("saved_through") is not None
-    }
-
-
-def assert_right(folder: Path, rows: Flowing, *, chain: bool = False) -> None:
-    pushed, _ = rows.account()
-    delivered = results(folder)
-    assert sorted(delivered) == expected(pushed, chain=chain)
-    assert [end for end, *_ in delivered] == sorted(end for end, *_ in delivered)
-    verdict = judge(sorted((folder / "run" / "history").glob("*.jsonl")))
-    assert verdict.findings == []
-    assert verdict.delivered > 0
 
 
 def test_a_run_that_was_stopped_goes_on_and_its_client_notices_nothing(
