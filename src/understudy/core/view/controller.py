@@ -30,16 +30,12 @@ BACKUP. A standby becomes a BACKUP when it holds one. When the ACTIVE copy dies,
 ACTIVE in the seat that it has. A BACKUP that gets no snapshots any more is DEAD, as long as another copy has
 the state. The first view seats one copy of each partition.
 
-*Bottom-up.* While a standby of some level is catching up, none of another level is seated; of several levels
-with DEAD seats that can be filled the lowest comes first. Partitions of one level recover side by side, and
-one partition's seats one after the other.
+*An early first view.* Rows wait for a run that goes on. Where every node holds a copy of everything, one node
+is enough to begin with (`early`): it goes on from the saved state, and the others come as standbys. Where a
+node holds only some partitions, the first view waits for all nodes, so that none of them gets too many.
 
-*Which node is chosen.* The node that an operator wants there; else the one with the fewest copies. A node
-that held the seat last, or that was suspected and has not left yet, is chosen only if there is no other.
-
-*Wishes* of an operator (`core.view.wishes`) cost no seat until their turn has come: a copy that is to leave
-is declared dead, for its seat alone, only when no level is catching up and all seats of its partition are
-ACTIVE. Then it takes the same path as after a failure.
+*Filling seats* goes bottom-up, one level at a time. `core.view.seating` says which seats are next, with which
+nodes, and when the *wishes* of an operator (`core.view.wishes`) have their turn: they cost no seat before.
 
 *Isolated replicas* (the paper's cluster pairs, section 4.2) are the baseline: one dead copy makes all
 copies of its replica useless, since nothing coordinates what they say to each other. They die in one view,
@@ -77,14 +73,9 @@ from understudy.core.view.events import (
     Publish,
     Undrain,
 )
+from understudy.core.view.seating import Seating, in_order
 from understudy.core.view.view import Seat, Seats, Status, View
-from understudy.core.view.wishes import (
-    eligible,
-    possible,
-    why_not_drain,
-    why_not_move,
-    why_not_undrain,
-)
+from understudy.core.view.wishes import possible, why_not_drain, why_not_move, why_not_undrain
 
 GRACE_MS = 10_000
 
@@ -92,7 +83,7 @@ GRACE_MS = 10_000
 class Controller(Machine[ControllerEvent, Decision]):
     """`view` is the newest. The first view waits for `nodes_wanted` nodes and seats those; nodes that come
     later are standbys. Without a `layout` it is chained, or mirrored if `isolated`. The first view has
-    `first_epoch`.
+    `first_epoch`. With `early` it waits for one node only, if that one can hold a copy of everything.
     """
 
     def __init__(
@@ -108,6 +99,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         passive: bool = False,
         grace_ms: int | None = None,
         first_epoch: int = 1,
+        early: bool = False,
     ) -> None:
         super().__init__("controller")
         require(replicas >= 1, f"a partition needs at least one replica, not {replicas}")
@@ -122,6 +114,8 @@ class Controller(Machine[ControllerEvent, Decision]):
         self.grace_ms = grace_ms if grace_ms is not None else 0 if self.saved else GRACE_MS
         self.passive = passive
         self.first_epoch = first_epoch
+        require(saved or not early, "one copy can only begin alone with a saved state")
+        self.early = early
         self.members: dict[str, int] = {}
         #: Nodes that left and whose seats are kept for a while, since no other copy has the state.
         self._missed: set[str] = set()
@@ -136,7 +130,7 @@ class Controller(Machine[ControllerEvent, Decision]):
     @property
     def members_in_order(self) -> list[str]:
         """The members in joining order."""
-        return _in_order(self.members)
+        return in_order(self.members)
 
     def _handle(self, event: ControllerEvent) -> list[Decision]:
         done = list(self._decide(event))
@@ -151,7 +145,7 @@ class Controller(Machine[ControllerEvent, Decision]):
             case MemberJoined(node, order):
                 # A session that was lost and made anew is no reason to queue up again.
                 members = {node: order, **self.members}
-                first = self._first_seats(_in_order(members))
+                first = self._first_seats(in_order(members))
                 self.members = members
                 if first is not None:
                     return [self._publish(first)]
@@ -191,26 +185,32 @@ class Controller(Machine[ControllerEvent, Decision]):
 
     def _first_seats(self, members: Sequence[str]) -> dict[Partition, Seats] | None:
         """The first seats, once enough nodes are members. Raises `LayoutError` if the layout does not fit."""
-        if self.view is not None or len(members) < self.nodes_wanted:
+        if self.view is not None:
             return None
         nodes = members[: self.nodes_wanted]
-        arrange = mirrored if self.isolated else chained
-        layout = arrange(self.topology, nodes, self.replicas) if self.layout is None else self.layout
-        check_layout(layout, self.topology, nodes, self.replicas)
+        if len(nodes) == self.nodes_wanted:
+            arrange = mirrored if self.isolated else chained
+            layout = arrange(self.topology, nodes, self.replicas) if self.layout is None else self.layout
+            check_layout(layout, self.topology, nodes, self.replicas)
+        elif self.early and nodes and self.nodes_wanted == self.replicas:
+            layout = dict.fromkeys(self.topology.copies(self.replicas), nodes[0])
+        else:
+            return None
         return {
             partition: Seats(
                 self.first_epoch,
                 tuple(
-                    Seat(layout[Copy(partition, r)], self.first_epoch, self._first_status(r))
+                    Seat(layout[Copy(partition, r)], self.first_epoch, self._first_status(r, len(nodes)))
                     for r in range(self.replicas)
                 ),
             )
             for partition in self.topology.partitions
         }
 
-    def _first_status(self, replica: int) -> Status:
+    def _first_status(self, replica: int, nodes: int) -> Status:
         # Backups come as standbys: they have nothing until they hold a snapshot.
-        return Status.DEAD if self.passive and replica else Status.ACTIVE
+        alone = self.passive or nodes < self.nodes_wanted
+        return Status.DEAD if alone and replica else Status.ACTIVE
 
     def _left(self, nodes: Sequence[str]) -> list[Decision]:
         if self.view is None:
@@ -245,18 +245,6 @@ class Controller(Machine[ControllerEvent, Decision]):
         copies = self._current.copies_on(node)
         return self._bury(copies, "left the cluster and did not come back") if copies else []
 
-    def _replaceable(self, copy: Copy) -> bool:
-        """Whether the partition's state is safe without this copy."""
-        others = [r for r in range(self.replicas) if r != copy.replica]
-        # With isolated replicas all copies of the replica die with it, so all of another must be active.
-        needed = self._current.partitions if self.isolated else (copy.partition,)
-        return any(all(self._is_safe(Copy(partition, r)) for partition in needed) for r in others)
-
-    def _is_safe(self, copy: Copy) -> bool:
-        """Whether this copy has the state, on a node that is known to be a member."""
-        seat = self._current.seat(copy)
-        return seat.status.has_state and seat.node in self.members
-
     def _caught_up(self, copy: Copy, epoch: int) -> list[Decision]:
         seat = self._seat_of(copy, epoch)
         if seat is None or seat.status is not Status.STDBY:
@@ -264,7 +252,7 @@ class Controller(Machine[ControllerEvent, Decision]):
         self._suspected.discard(seat.node)
         others = [each.status for each in self._current.partitions[copy.partition].seats]
         status = Status.BACKUP if self.passive and Status.ACTIVE in others else Status.ACTIVE
-        return [self._publish({copy.partition: self._with(copy, replace(seat, status=status))})]
+        return [self._publish({copy.partition: self._seating.with_seat(copy, replace(seat, status=status))})]
 
     def _go_back(self, copy: Copy, epoch: int, producer: Partition) -> list[Decision]:
         """A copy lacks what no copy of its producer keeps: both go back to their saved states. A source's log
@@ -367,110 +355,32 @@ class Controller(Machine[ControllerEvent, Decision]):
         seat = self.view.seat(copy)
         return seat if seat.alive and seat.epoch == epoch else None
 
-    def _with(self, copy: Copy, seat: Seat) -> Seats:
-        return self._current.partitions[copy.partition].with_seat(copy.replica, seat, self._next_epoch)
-
-    # --- standbys ----------------------------------------------------------------------------------------
+    # --- seats -------------------------------------------------------------------------------------------
 
     def _standbys(self) -> dict[Partition, Seats] | None:
-        """The next seats to fill or to empty, all of one level; None if there are none now."""
+        """The next seats to fill or to empty; None if there are none, or if nodes were not heard of yet."""
         if self.view is None or self.isolated or (self.view.lost and not self.saved):
             return None
         if not self.members.keys() | self._missed >= self.view.nodes_named:
             return None
-        if taken_over := self._take_over():
-            return taken_over
-        if restored := self._restore():
-            return restored
-        for level in self.topology.levels:
-            if any(seat.status is Status.STDBY for p in level for seat in self.view.partitions[p].seats):
-                return self._fill(level) or None
-        for level in self.topology.levels:
-            if changed := self._fill(level) or self._empty(level):
-                return changed
-        return None
+        return self._seating.next_seats()
 
-    def _take_over(self) -> dict[Partition, Seats]:
-        """The first backup of every partition that has no active copy works from now on."""
-        done: dict[Partition, Seats] = {}
-        for partition, seats in self._current.partitions.items() if self.passive else ():
-            if any(seat.status is Status.ACTIVE for seat in seats.seats):
-                continue
-            for replica, seat in enumerate(seats.seats):
-                if seat.status is Status.BACKUP and seat.node in self.members:
-                    active = replace(seat, status=Status.ACTIVE)
-                    done[partition] = self._with(Copy(partition, replica), active)
-                    break
-        return done
+    @property
+    def _seating(self) -> Seating:
+        return Seating(
+            self.topology, self._current, self.members, self._suspected, self.isolated, self.passive
+        )
 
-    def _restore(self) -> dict[Partition, Seats]:
-        """A node for every partition that no copy has the state of. It begins with the saved state."""
-        restored: dict[Partition, Seats] = {}
-        load = {node: self._current.load.get(node, 0) for node in self.members}
-        for partition, seats in self._current.partitions.items():
-            copy = Copy(partition)
-            node = self._choice(copy, load) if seats.lost else None
-            if node is not None:
-                load[node] += 1
-                epoch = self._next_epoch
-                seat = Seat(node, epoch, Status.ACTIVE)
-                restored[partition] = replace(seats.with_seat(0, seat, epoch), restored=epoch)
-        return restored
-
-    def _fill(self, level: Sequence[Partition]) -> dict[Partition, Seats]:
-        """A standby for one dead seat of every partition of the level that a node can take."""
-        view = self._current
-        filled: dict[Partition, Seats] = {}
-        load = {node: view.load.get(node, 0) for node in self.members}
-        for copy in (Copy(partition, r) for partition in level for r in range(self.replicas)):
-            seats = view.partitions[copy.partition].seats
-            waits = any(seat.status is Status.STDBY for seat in seats) or copy.partition in filled
-            lends = any(seat.status is Status.ACTIVE for seat in seats)
-            if waits or seats[copy.replica].alive or not lends or not self._replaceable(copy):
-                continue
-            node = self._choice(copy, load)
-            if node is None:
-                continue
-            load[node] += 1
-            filled[copy.partition] = self._with(copy, Seat(node, self._next_epoch, Status.STDBY))
-        return filled
-
-    def _choice(self, copy: Copy, load: Mapping[str, int]) -> str | None:
-        """The node that takes a dead seat."""
-        wanted, last = self._current.wanted.get(copy), self._current.seat(copy).node
-
-        def rank(node: str) -> tuple[bool, bool, int, int]:
-            doubtful = node == last or node in self._suspected
-            return node != wanted, doubtful, load[node], self.members[node]
-
-        return min(self.eligible(copy), key=rank, default=None)
-
-    def _empty(self, level: Sequence[Partition]) -> dict[Partition, Seats]:
-        """Empty one seat that is to move in each partition whose copies are all active."""
-        view = self._current
-        emptied: dict[Partition, Seats] = {}
-        for copy in (Copy(partition, r) for partition in level for r in range(self.replicas)):
-            seat = view.seat(copy)
-            if copy.partition in emptied or not view.partitions[copy.partition].whole:
-                continue
-            to = view.wanted.get(copy)
-            if (seat.node not in view.drained and to is None) or not self._replaceable(copy):
-                continue
-            takers = self.eligible(copy)
-            if (seat.node in view.drained and takers) or to in takers:
-                emptied[copy.partition] = self._with(copy, replace(seat, status=Status.DEAD))
-        return emptied
+    def _replaceable(self, copy: Copy) -> bool:
+        """Whether the partition's state is safe without this copy."""
+        return self._seating.replaceable(copy)
 
     def eligible(self, copy: Copy) -> list[str]:
         """The nodes that could take the seat from its holder, in joining order."""
-        return eligible(self._current, self.members_in_order, copy)
+        return self._seating.eligible(copy)
 
     def check(self) -> None:
         both = self._missed & self.members.keys()
         require(not both, f"{sorted(both)} are members and missed")
         gone = self._suspected - self.members.keys()
         require(not gone, f"{sorted(gone)} are suspected and no members")
-
-
-def _in_order(members: Mapping[str, int]) -> list[str]:
-    return sorted(members, key=lambda node: (members[node], node))
