@@ -76,7 +76,7 @@ from understudy.core.replica.events import (
 )
 from understudy.core.replica.producer import Producer
 from understudy.core.replica.replica import Replica
-from understudy.core.shape.partition import STORE, Copy, Partition
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.timers import TimerFired
 from understudy.core.view.changes import Activated, Avail
 from understudy.core.view.view import View
@@ -106,9 +106,8 @@ def outlet() -> Outlet:
         (From(1, Pause()), "a connection that is not there"),
         (From(7, Ack(3)), "a connection that is not there"),
         (From(0, Reverse(1)), "but acknowledged 2"),
-        (From(1, Held(STORE, 3)), "a connection that is not there"),
-        (From(0, Held(1, 3)), "replica 1 speaks for itself"),
-        (Held(STORE, 3), "does not take"),
+        (From(1, Held(3)), "a connection that is not there"),
+        (Held(3), "does not take"),
         (From(0, Data(run(5))), "does not take"),
         (From(0, Paused()), "does not take"),
         (Attached(2, 4), "is dead and attached"),
@@ -139,7 +138,6 @@ def refilling() -> Outlet:
         (Refilled(0, 1, run(1, 2)), "bucket 1 comes after 1"),
         (Refilled(0, 1, run(2, 3, 3)), "bucket 3 comes after 3"),
         (Attached(0, 0), "needs what follows 0, and 1 is gone"),
-        (From(0, Held(0, 3)), "replica 0 speaks for itself"),
     ],
     ids=ident,
 )
@@ -163,7 +161,7 @@ def inlet() -> Inlet:
         (From(0, Data(run(5, 7, 6))), "sent bucket 6 after 7"),
         (From(0, Paused()), "paused without being asked to"),
         (From(0, Ack(4)), "does not take"),
-        (From(0, Held(STORE, 4)), "does not take"),
+        (From(0, Held(4)), "does not take"),
         (From(0, Reverse(4)), "does not take"),
         (From(0, Pause()), "does not take"),
         (Taken(1), "1 was taken of 4 received"),
@@ -389,8 +387,7 @@ def served() -> Host:
         (served, "a", Attach(FIRST, 1, SOURCE, 0, 10, 1), "needs what follows 1, and 2 is gone"),
         (served, "a", Say(FIRST, SOURCE, 9, Reverse(1)), "but acknowledged 2"),
         (served, "a", Say(FIRST, SOURCE, 9, Data(run(1))), "does not take"),
-        (served, "a", Say(FIRST, SOURCE, 9, Held(1, 3)), "replica 1 speaks for itself"),
-        (working, GATEWAY, over(Held(STORE, 3)), "does not take"),
+        (working, GATEWAY, over(Held(3)), "does not take"),
         (working, GATEWAY, Lacking(SOURCE, FIRST, 1), ""),
         (served, "a", Relay(view(7, f=seats(7, "a STDBY", "b"))), "does not follow 1"),
     ],

@@ -78,10 +78,10 @@ def test_a_copy_that_attaches_gets_the_acknowledgement_and_is_asked_for_the_rest
 
 def test_what_the_store_holds_is_told_to_every_copy_and_again_over_every_new_connection() -> None:
     inlet = settled(3)
-    assert inlet.handle(Held(-1, 4)) == [Send(replica, Held(-1, 4)) for replica in range(3)]
+    assert inlet.handle(Held(4)) == [Send(replica, Held(4)) for replica in range(3)]
     inlet.handle(Detached(2))
-    assert inlet.handle(Held(-1, 3)) == [Send(replica, Held(-1, 4)) for replica in range(2)], "it never falls"
-    assert inlet.handle(Attached(2)) == [Send(2, Held(-1, 4))]
+    assert inlet.handle(Held(3)) == [Send(replica, Held(4)) for replica in range(2)], "it never falls"
+    assert inlet.handle(Attached(2)) == [Send(2, Held(4))]
 
 
 # --- probing ---------------------------------------------------------------------------------------------

@@ -70,9 +70,9 @@ def begin_again(outlet: Outlet, replica: int = 0) -> None:
 def test_the_store_counts_as_a_copy_that_has_what_its_oldest_snapshot_holds() -> None:
     outlet = stored(1, 2, 3)
     assert kept(outlet) == [1, 2, 3]
-    assert outlet.handle(From(0, Held(STORE, 2))) == []
+    assert outlet.handle(From(0, Held(2))) == []
     assert (kept(outlet), outlet.store_floor) == ([3], 2)
-    outlet.handle(From(0, Held(STORE, 1)))
+    outlet.handle(From(0, Held(1)))
     assert (kept(outlet), outlet.store_floor) == ([3], 2), "one that comes late changes nothing"
 
 
@@ -82,7 +82,7 @@ def test_an_outlet_whose_consumer_is_not_saved_keeps_nothing_for_a_store() -> No
     outlet.handle(Put(run(1)))
     outlet.handle(From(0, Ack(1)))
     assert kept(outlet) == []
-    assert outlet.handle(From(0, Held(STORE, 1))) == []
+    assert outlet.handle(From(0, Held(1))) == []
     assert not outlet.gap
 
 
@@ -91,13 +91,13 @@ def test_what_is_kept_for_the_store_alone_makes_no_outlet_full_and_the_oldest_of
     assert not outlet.full
     assert kept(outlet) == [3, 4]
     assert outlet.gap
-    outlet.handle(From(0, Held(STORE, 2)))
+    outlet.handle(From(0, Held(2)))
     assert not outlet.gap
 
 
 def test_a_copy_that_begins_again_is_kept_all_that_the_store_lacks_and_is_sent_it() -> None:
     outlet = stored(1, 2, 3)
-    outlet.handle(From(0, Held(STORE, 1)))
+    outlet.handle(From(0, Held(1)))
     begin_again(outlet)
     assert outlet.handle(Attached(0, 1)) == []
     assert outlet.handle(From(0, Reverse(1))) == [Send(0, Data(run(2, 3)))]
@@ -141,7 +141,7 @@ def test_an_outlet_with_a_gap_lacks_what_a_copy_needs_that_begins_with_an_old_st
 
 def test_what_the_store_lacks_moves_with_the_outlet() -> None:
     outlet = stored(1, 2, 3)
-    outlet.handle(From(0, Held(STORE, 1)))
+    outlet.handle(From(0, Held(1)))
     assert outlet.state() == OutletState(run(2, 3), 3, 1, ((0, 3), (STORE, 1)))
     newcomer = Outlet("newcomer", all_active(1), stored=True)
     newcomer.install(outlet.state())
@@ -204,7 +204,7 @@ def test_a_moved_outlet_does_not_hold_the_former_occupant_against_a_copy_that_be
 def test_a_source_keeps_nothing_in_memory_for_the_store_and_its_log_as_much_as_the_store_lacks() -> None:
     outlet = backed(1, 2, 3)
     assert (kept(outlet), outlet.log_needed) == ([], NOTHING)
-    outlet.handle(From(0, Held(STORE, 2)))
+    outlet.handle(From(0, Held(2)))
     assert outlet.log_needed == outlet.store_floor == 2
     assert not outlet.gap
 
@@ -213,7 +213,7 @@ def test_a_log_is_kept_for_a_slow_copy_as_well() -> None:
     outlet = backed(1, replicas=2)
     outlet.handle(Put(run(2, 3)))
     outlet.handle(From(0, Ack(3)))
-    outlet.handle(From(0, Held(STORE, 3)))
+    outlet.handle(From(0, Held(3)))
     assert outlet.log_needed == 1
     outlet.handle(Fail(1))
     assert outlet.log_needed == 3
@@ -232,9 +232,9 @@ def test_a_source_whose_consumer_is_not_saved_forgets_what_is_gone_from_memory()
 
 def test_a_newcomer_is_kept_in_the_log_whatever_it_may_begin_with() -> None:
     outlet = backed(1, 2, 3, replicas=2)
-    outlet.handle(From(0, Held(STORE, 1)))
+    outlet.handle(From(0, Held(1)))
     begin_again(outlet, 1)
-    outlet.handle(From(0, Held(STORE, 3)))
+    outlet.handle(From(0, Held(3)))
     assert outlet.log_needed == 1
     outlet.handle(Attached(1, 2))
     assert outlet.log_needed == 2
@@ -329,9 +329,26 @@ def test_a_copy_whose_saved_state_is_none_of_those_that_are_kept_now_lacks_what_
     None
 ):
     outlet = backed(1, 2, 3)
-    outlet.handle(From(0, Held(STORE, 3)))
+    outlet.handle(From(0, Held(3)))
     begin_again(outlet)
     assert outlet.lacks(2)
     with pytest.raises(PeerError, match="needs what follows 2, and 3 is gone"):
         outlet.expect(0, 2)
     outlet.expect(0, 3)
+
+
+# --- what the consumer has taken -------------------------------------------------------------------------
+
+
+def test_a_log_tells_what_the_slowest_live_copy_has_taken_also_from_before_its_memory() -> None:
+    outlet = Outlet("outlet", all_active(2), stored=True, backed=True, through=8)
+    assert outlet.taken_through == NOTHING, "nothing was heard of them yet"
+    outlet.handle(Attached(0, 9))
+    outlet.handle(Attached(1, 3))
+    assert outlet.taken_through == 3
+    outlet.handle(From(1, Ack(7)))
+    assert outlet.taken_through == 7
+    outlet.handle(Fail(1))
+    assert outlet.taken_through == 9
+    outlet.handle(Fail(0))
+    assert outlet.taken_through == NOTHING

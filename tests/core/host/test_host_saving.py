@@ -94,7 +94,7 @@ def test_a_copy_that_began_saves_its_state_from_time_to_time() -> None:
     assert save == Save(FIRST, 1, 1)
     done = host.handle(Inside(FIRST, 1, Saved(1, 3)))
     assert done[0] == Unlend(FIRST, 1, 1)
-    assert parcels(done, GATEWAY) == [Say(FIRST, SOURCE, 1, Held(STORE, 3))]
+    assert parcels(done, GATEWAY) == [Say(FIRST, SOURCE, 1, Held(3))]
     assert host.handle(TimerFired(("save", FIRST, 1))) == [SAVE_LATER], "there is nothing new"
 
 
@@ -266,7 +266,7 @@ def test_what_the_store_holds_reaches_the_outlet() -> None:
     host = source_of()
     host.handle(ParcelFrom("a", 1, Attach(FIRST, 1, SOURCE, 0, 9, 4)))
     host.handle(ParcelFrom("a", 1, Say(FIRST, SOURCE, 9, Ack(4))))
-    host.handle(ParcelFrom("a", 1, Say(FIRST, SOURCE, 9, Held(STORE, 3))))
+    host.handle(ParcelFrom("a", 1, Say(FIRST, SOURCE, 9, Held(3))))
     source = host.end("source")
     assert source is not None
     assert source.above is not None

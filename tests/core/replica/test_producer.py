@@ -11,7 +11,7 @@ from understudy.core.edge.refill import PIECE_BYTES
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.replica.events import AtEdge, LogRead, Produced, ReadLog, SendTo
 from understudy.core.replica.producer import Producer
-from understudy.core.shape.partition import STORE, Copy, Partition
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.changes import Avail, Fail
 
 LEFT, RIGHT = Partition("left"), Partition("right")
@@ -82,9 +82,9 @@ def source() -> Producer:
 def test_a_log_goes_back_as_far_as_the_consumer_whose_saved_state_is_oldest_needs_it() -> None:
     made = source()
     assert (made.trimmed_through, made.log_needed) == (2, NOTHING)
-    made.at_edge(AtEdge(LEFT, From(0, Held(STORE, 2))))
+    made.at_edge(AtEdge(LEFT, From(0, Held(2))))
     assert made.log_needed == NOTHING
-    made.at_edge(AtEdge(RIGHT, From(0, Held(STORE, 1))))
+    made.at_edge(AtEdge(RIGHT, From(0, Held(1))))
     assert made.log_needed == 1
 
 
@@ -114,7 +114,7 @@ def test_a_producer_has_a_gap_if_one_of_its_outlets_has() -> None:
     made.produced(Produced(((RIGHT, run(2)),)))
     assert made.gap
     assert not made.full
-    made.at_edge(AtEdge(RIGHT, From(0, Held(STORE, 1))))
+    made.at_edge(AtEdge(RIGHT, From(0, Held(1))))
     assert not made.gap
 
 

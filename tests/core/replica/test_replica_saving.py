@@ -79,7 +79,7 @@ def test_a_copy_takes_a_snapshot_saves_it_and_tells_its_producers_what_the_store
     made = working(1, 2)
     assert made.handle(SaveDue()) == [TakeSnapshot(1)]
     assert made.handle(SnapshotTaken(1)) == [KeepSnapshot(state(1, 2, 1, 2)), SaveSnapshot(1)]
-    assert made.handle(Saved(1, 2)) == [DropSnapshot(1), SendTo(SOURCE, Held(STORE, 2))]
+    assert made.handle(Saved(1, 2)) == [DropSnapshot(1), SendTo(SOURCE, Held(2))]
 
 
 def test_a_copy_that_works_saves_its_state_when_it_stands_still_and_goes_on_at_once() -> None:
@@ -138,7 +138,7 @@ def test_a_state_with_a_gap_is_not_saved_and_the_next_one_may_be() -> None:
     made = working(1, 2, buckets_max=1)
     made.handle(SaveDue())
     assert made.handle(SnapshotTaken(1)) == [DropSnapshot(1)]
-    made.handle(AtEdge(ABOVE, From(0, Held(STORE, 1))))
+    made.handle(AtEdge(ABOVE, From(0, Held(1))))
     made.handle(SaveDue())
     assert SaveSnapshot(2) in made.handle(SnapshotTaken(2))
 
@@ -164,7 +164,7 @@ def test_what_the_store_holds_is_repeated_to_a_producer_that_is_connected_again(
     made.handle(Saved(1, 1))
     assert made.handle(AtEdge(BELOW, Attached(0))) == [
         SendTo(SOURCE, Ack(1)),
-        SendTo(SOURCE, Held(STORE, 1)),
+        SendTo(SOURCE, Held(1)),
         SendTo(SOURCE, Reverse(1)),
     ]
 

@@ -26,7 +26,7 @@ from understudy.runtime.saving.store import SnapshotStore
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
-    made.saving = Saving(SnapshotStore.open(str(tmp_path / "store"), "run", keep=1), 1)
+    made.saving = Saving(SnapshotStore.open(str(tmp_path / "store"), "run", keep=1))
     yield made
     for leaving in [copy.end() for copy in made.copies]:
         leaving.join(WAIT_S)

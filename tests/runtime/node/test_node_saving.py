@@ -48,13 +48,13 @@ class FakeStore:
         return self._next()
 
 
-def saved(through: int, *, floor: int = 0, kept: int = 2) -> Saved:
-    return Saved(through, floor, kept, bytes_written=10, files_written=1, size_bytes=50, seconds=0.1)
+def saved(through: int, *, floor: int = 0) -> Saved:
+    return Saved(through, floor, kept=2, bytes_written=10, files_written=1, size_bytes=50, seconds=0.1)
 
 
-def saving_in(*answers: object, keep: int = 2) -> tuple[Saving, FakeStore]:
+def saving_in(*answers: object) -> tuple[Saving, FakeStore]:
     store = FakeStore(*answers)
-    return Saving(store, keep), store  # type: ignore[arg-type]
+    return Saving(store), store  # type: ignore[arg-type]
 
 
 class Told:
@@ -85,12 +85,12 @@ def test_a_saved_state_comes_back_from_a_real_store(tmp_path: Path) -> None:
     engine = SmallEngine(tmp_path / "engine", (SINK,))
     engine.start()
     engine.seen, engine.through = 5, 7
-    saving = Saving(SnapshotStore.open(str(tmp_path / "store"), "run"), 2)
+    saving = Saving(SnapshotStore.open(str(tmp_path / "store"), "run"))
     told = Told()
     told.save(saving, snapshot=engine.snapshot(tmp_path / "snapshot"))
     assert (told.failures, saving.stats(COPY.partition).through) == ([], 7)
     assert saving.stats(COPY.partition).size_bytes > 0
-    other = Saving(SnapshotStore.open(str(tmp_path / "store"), "run"), 2)
+    other = Saving(SnapshotStore.open(str(tmp_path / "store"), "run"))
     restored = other.restored(Copy(COPY.partition, 1), tmp_path / "into", threading.Event())
     assert restored is not None
     assert (restored.state, restored.passed_over) == (state_of(1, 7), ())
@@ -98,14 +98,12 @@ def test_a_saved_state_comes_back_from_a_real_store(tmp_path: Path) -> None:
     assert other.stats(COPY.partition).through == 7
 
 
-def test_the_floor_counts_only_once_as_many_snapshots_are_kept_as_should_be() -> None:
-    saving, _ = saving_in(saved(3, floor=3, kept=1), saved(5, floor=3, kept=2), keep=2)
+def test_a_copy_hears_the_floor_that_the_store_names() -> None:
+    saving, _ = saving_in(saved(3, floor=NOTHING), saved(5, floor=3))
     told = Told()
     told.save(saving)
     told.save(saving)
-    assert told.floors == [NOTHING, 3], (
-        "a single snapshot may be damaged, and then the run begins with nothing"
-    )
+    assert told.floors == [NOTHING, 3]
 
 
 @pytest.mark.parametrize("problem", [EnvironmentFailed("no answer"), OSError("no answer")])
@@ -247,7 +245,7 @@ def test_the_store_of_a_run_is_in_its_folder_unless_it_is_named(tmp_path: Path) 
     ):
         saving = saving_for(each)
         assert saving is not None
-        assert (saving._store.url, saving._keep) == (str(folder), 3)
+        assert (saving._store.url, saving._store._keep) == (str(folder), 3)
 
 
 def elsewhere(settings: RunSettings, folder: Path) -> RunSettings:

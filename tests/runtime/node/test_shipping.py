@@ -16,8 +16,9 @@ from understudy.core.errors import PeerError
 from understudy.core.host.parcels import Began, FetchState
 from understudy.core.replica.events import CopyState, FetchFailed, Received
 from understudy.engine.storing import Digests, seal_snapshot, verify_snapshot
-from understudy.runtime.node.copy import HostedCopy, Lent
+from understudy.runtime.node.copy import HostedCopy
 from understudy.runtime.node.mover import PURPOSE, StateFetch, has_of, send_state
+from understudy.runtime.node.shipped import Lent
 from understudy.runtime.transport.channel import Channel
 from understudy.runtime.transport.endpoint import Accepted
 
@@ -89,7 +90,7 @@ def lender(node: Node) -> Lender:
 
 def begin_fetch(node: Node, backup: HostedCopy, attempt: int) -> StateFetch:
     wanted = FetchState(backup.copy, EPOCH, "n1", COPY, attempt, 1, hold=True)
-    fetch = StateFetch(node.endpoint.address, wanted, "n2", node.settings, backup.to_build_on)
+    fetch = StateFetch(node.endpoint.address, wanted, "n2", node.settings, backup.shipped.to_build_on)
     backup.fetch(wanted, fetch)
     return fetch
 
@@ -112,10 +113,10 @@ def folders(backup: HostedCopy) -> list[str]:
 
 def assert_same(backup: HostedCopy, lender: Lender) -> None:
     """What is held is what was lent, and sound."""
-    assert backup.held is not None and lender.lent is not None
-    assert backup.held.state == lender.lent.state
-    assert contents(backup.held.snapshot.directory) == contents(lender.lent.snapshot.directory)
-    verify_snapshot(backup.held.snapshot)
+    assert backup.shipped.held is not None and lender.lent is not None
+    assert backup.shipped.held.state == lender.lent.state
+    assert contents(backup.shipped.held.snapshot.directory) == contents(lender.lent.snapshot.directory)
+    verify_snapshot(backup.shipped.held.snapshot)
 
 
 def manifest_bytes(lender: Lender) -> int:
@@ -136,7 +137,7 @@ def test_only_files_and_output_that_the_backup_lacks_are_sent(node: Node, lender
     assert fetch.received_bytes == 1_000 + len("4") + manifest_bytes(lender)
     assert fetch.output_bytes == 128, "bucket 4 alone"
     assert_same(backup, lender)
-    assert backup.shipped_bytes > LARGE_BYTES
+    assert backup.shipped.size_bytes > LARGE_BYTES
 
 
 def test_a_file_that_was_renamed_is_linked_under_its_new_name(node: Node, lender: Lender) -> None:
@@ -176,8 +177,8 @@ def test_a_damaged_held_file_is_noticed_and_the_next_snapshot_comes_whole(node: 
     backup = node.copy(STANDBY)
     lender.lends(state(1, 1), a=bytes(LARGE_BYTES))
     ships(node, backup, 1)
-    assert backup.held is not None
-    (backup.held.snapshot.directory / "a").write_bytes(b"z" * LARGE_BYTES)
+    assert backup.shipped.held is not None
+    (backup.shipped.held.snapshot.directory / "a").write_bytes(b"z" * LARGE_BYTES)
     lender.lends(state(2, 2), a=bytes(LARGE_BYTES))
     begin_fetch(node, backup, 2)
     assert "a is not what was written" in node.next(FetchFailed).why
@@ -192,8 +193,8 @@ def test_a_held_snapshot_without_its_manifest_harms_nothing_but_the_fetch(node: 
     backup = node.copy(STANDBY)
     lender.lends(state(1, 1), a=b"a")
     ships(node, backup, 1)
-    assert backup.held is not None
-    (backup.held.snapshot.directory / "manifest.json").unlink()
+    assert backup.shipped.held is not None
+    (backup.shipped.held.snapshot.directory / "manifest.json").unlink()
     begin_fetch(node, backup, 2)
     assert "has no manifest.json" in node.next(FetchFailed).why
     ships(node, backup, 3)
@@ -208,7 +209,7 @@ def test_a_file_that_is_damaged_on_its_way_is_not_held(node: Node, lender: Lende
     (lender.lent.snapshot.directory / "a").write_bytes(b"wrong")
     begin_fetch(node, backup, 1)
     assert "a is not what was written" in node.next(FetchFailed).why
-    assert backup.held is None
+    assert backup.shipped.held is None
     assert folders(backup) == []
 
 
@@ -221,7 +222,7 @@ def test_a_lender_whose_manifest_is_damaged_breaks_off(node: Node, lender: Lende
     (lender.lent.snapshot.directory / "manifest.json").write_text("no manifest")
     begin_fetch(node, backup, 2)
     node.next(FetchFailed)
-    assert backup.held is not None
+    assert backup.shipped.held is not None
 
 
 def test_a_manifest_that_leads_out_of_its_folder_links_nothing(node: Node, lender: Lender) -> None:

@@ -7,9 +7,19 @@ from typing import Any
 import pytest
 
 from understudy.core.bucket import NOTHING, Bucket
-from understudy.core.edge.messages import Ack, Data, Pause, Paused, Reverse
+from understudy.core.edge.messages import Ack, Data, Held, Pause, Paused, Reverse
 from understudy.core.errors import PeerError
-from understudy.core.host.parcels import Attach, Here, Offering, Parcel, Relay, Request, Say, Welcome
+from understudy.core.host.parcels import (
+    Attach,
+    Here,
+    Lacking,
+    Offering,
+    Parcel,
+    Relay,
+    Request,
+    Say,
+    Welcome,
+)
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.runtime.transport.parcels import frames_of, parcel_of
@@ -31,10 +41,11 @@ PARCELS: list[Parcel] = [
     Here(PRODUCER, 3),
     Attach(CONSUMER, 0, PRODUCER, 3, 5, NOTHING),
     Welcome(PRODUCER, CONSUMER, 5, 2),
+    Lacking(PRODUCER, CONSUMER, 5),
     Relay(VIEW),
     Request(PRODUCER, 3, Copy(PRODUCER.partition, 0), 2),
     Offering(Copy(PRODUCER.partition, 0), 1, PRODUCER, 3, 2, 17),
-    *(Say(CONSUMER, PRODUCER, 5, said) for said in (Ack(4), Reverse(NOTHING), Pause(), Paused())),
+    *(Say(CONSUMER, PRODUCER, 5, said) for said in (Ack(4), Held(3), Reverse(NOTHING), Pause(), Paused())),
     Say(PRODUCER, CONSUMER, 5, Data((Bucket(1, b"one", 3), Bucket(2), Bucket(5, b"", 0)))),
 ]
 

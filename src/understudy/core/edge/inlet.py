@@ -73,8 +73,8 @@ class Inlet:
         self.probed: int | None = None
         self.received = through
         self.taken = through
-        #: What others of this partition hold that do not speak for themselves: the store.
-        self.held: dict[int, BucketId] = {}
+        #: What the store holds of this partition; None until a copy has saved.
+        self.held: BucketId | None = None
         self._pausing: dict[int, int] = dict.fromkeys(self.status, 0)
         #: The last number that each copy sent since it was asked.
         self._heard: dict[int, BucketId] = dict.fromkeys(self.status, through)
@@ -90,9 +90,9 @@ class Inlet:
                 return []
             case Taken(through):
                 return self._take(through)
-            case Held(keeper, through):
-                self.held[keeper] = max(through, self.held.get(keeper, through))
-                return [Send(replica, Held(keeper, self.held[keeper])) for replica in sorted(self.attached)]
+            case Held(through):
+                self.held = through if self.held is None else max(through, self.held)
+                return [Send(replica, Held(self.held)) for replica in sorted(self.attached)]
             case Attached(replica):
                 return self._attach(replica)
             case Detached(replica):
@@ -167,7 +167,7 @@ class Inlet:
         # The same copy over a new connection: what was on its way is gone, so it begins again.
         self._forget(replica)
         acknowledged = [Send(replica, Ack(self.taken))] if self.taken > NOTHING else []
-        held = [Send(replica, Held(keeper, through)) for keeper, through in self.held.items()]
+        held = [Send(replica, Held(self.held))] if self.held is not None else []
         return [*acknowledged, *held, *self._choose_sender()]
 
     def _detach(self, replica: int) -> list[Send | Take]:

@@ -39,11 +39,10 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The consumer on behalf of one that does not speak itself: the store. However it begins again, it needs
+    """The consumer on behalf of the store: a copy that begins again from any of the snapshots there needs
     nothing through this number.
     """
 
-    replica: int
     through: BucketId
 
 

@@ -148,6 +148,12 @@ class Outlet:
         return bool(self._reserved) and self.store_floor < self.buffer.gone_through
 
     @property
+    def taken_through(self) -> BucketId:
+        """What every live copy of the consumer has acknowledged, as far as was heard here."""
+        floors = self._log_floor if self.backed else self.buffer.floor
+        return min((floors[replica] for replica in self.live), default=NOTHING)
+
+    @property
     def log_needed(self) -> BucketId:
         """Everything through this number may go from the log, as far as this consumer is concerned."""
         if not self.backed:
@@ -161,9 +167,9 @@ class Outlet:
             case From(replica, Ack(through)):
                 self._expect_attached(replica, event)
                 self._acknowledged(replica, through)
-            case From(replica, Held(keeper, through)):
+            case From(replica, Held(through)):
                 self._expect_attached(replica, event)
-                self._held(keeper, through)
+                self._held(through)
             case From(replica, Reverse(through)):
                 self._expect_attached(replica, event)
                 self._expect_kept(replica, through)
@@ -217,9 +223,7 @@ class Outlet:
             self.refills[replica].acknowledged(through)
         self._trim()
 
-    def _held(self, keeper: int, through: BucketId) -> None:
-        if keeper != STORE:
-            raise PeerError(f"replica {keeper} speaks for itself, and was said to hold {through}")
+    def _held(self, through: BucketId) -> None:
         if self.backed:
             self._log_floor[STORE] = max(self._log_floor[STORE], through)
         elif self.stored:

@@ -3,8 +3,9 @@
 A node hosts the copies that the view seats on it; the gateway hosts the ends, sources and sinks. A host owns
 the machines of its copies and sees to everything between them and the network that is not I/O: it seats and
 unseats copies as views say, passes parcels to the machine they are for, and carries out what the machines ask
-for. `Connections` keeps which processes it can reach, and `Edges` joins its copies to those of others. Two
-copies on one host talk in the same way; its driver gives such parcels back in turn.
+for. `Connections` keeps which processes it can reach, `Edges` joins its copies to those of others, and
+`Interpreter` puts what they ask for into the host's terms. Two copies on one host talk in the same way; its
+driver gives such parcels back in turn.
 
 *Fencing.* Only the holder of a seat in the newest view opens an edge, and a copy whose seat is taken away is
 dropped with its edges. That is all the fencing there is, so a node may hold a copy again later, under another
@@ -25,6 +26,7 @@ from understudy.core.bucket import BucketId
 from understudy.core.errors import BrokenInvariant, PeerError, require
 from understudy.core.host.connections import Connections
 from understudy.core.host.edges import Edges
+from understudy.core.host.interpreter import DUE, Interpreter
 from understudy.core.host.limits import Limits, Timing
 from understudy.core.host.parcels import (
     Attach,
@@ -32,72 +34,44 @@ from understudy.core.host.parcels import (
     Began,
     Cut,
     Dispatch,
-    FetchState,
     Here,
-    HoldState,
     HostEvent,
     HostInstruction,
     Inside,
     Lacking,
     Leave,
-    Lend,
     Offering,
     Parcel,
     ParcelFrom,
     PeerDown,
     PeerUp,
-    ReadAgain,
     Relay,
     Request,
-    Save,
     Say,
-    SinkRests,
-    Snap,
     Start,
-    StartHeld,
     Tell,
-    Unlend,
     ViewSeen,
     Welcome,
-    Work,
 )
 from understudy.core.host.places import GATEWAY, Places
 from understudy.core.host.resident import Resident, ends_of, resident_of
 from understudy.core.host.story import told
 from understudy.core.machine import Machine
 from understudy.core.replica.events import (
-    Ask,
-    AskAgainLater,
     Asked,
     AtEdge,
-    CaughtUp,
     CopyInstruction,
-    DropSnapshot,
-    Fetch,
-    Hold,
     Installed,
-    KeepSnapshot,
-    MoveFailed,
-    Offer,
     Offered,
-    Process,
-    ReadLog,
     Received,
-    Rests,
-    Resume,
-    SaveDue,
-    SaveSnapshot,
-    SendTo,
-    ShipDue,
     StandbyGone,
-    TakeSnapshot,
 )
 from understudy.core.replica.replica import Replica
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.shape.topology import Topology
 from understudy.core.timers import SetTimer, TimerFired
 from understudy.core.view.changes import Activated, Fail, changes
-from understudy.core.view.events import CopyCaughtUp, CopyLacks, CopyMoveFailed
+from understudy.core.view.events import CopyLacks
 from understudy.core.view.view import Status, View
 
 
@@ -127,6 +101,7 @@ class Host(Machine[HostEvent, HostInstruction]):
         self.places = Places(topology, isolated)
         self.connections = Connections(name, self.places, self.timing)
         self.edges = Edges(self.places, self.connections)
+        self.interpreter = Interpreter(self.places, self.connections, self.edges, self.timing)
         self.residents: dict[Copy, Resident] = {}
         self._delivered = dict(delivered or {})
         self._trimmed = dict(trimmed or {})
@@ -314,30 +289,10 @@ class Host(Machine[HostEvent, HostInstruction]):
         match key:
             case ("absent", str(node)):
                 self._out += self.connections.waited(node, needed=node in self.needed)
-            case ("save", Copy() as copy, int(epoch)):
+            case (what, Copy() as copy, int(epoch), *_) if what in DUE:
                 resident = self._resident(copy, epoch)
                 if resident is not None:
-                    self._out.append(SetTimer(key, self.timing.save_ms))
-                    self._drive(resident, SaveDue())
-            case ("ship", Copy() as copy, int(epoch)):
-                resident = self._resident(copy, epoch)
-                if resident is not None:
-                    self._out.append(SetTimer(key, self.timing.ship_ms))
-                    self._drive(resident, ShipDue())
-            case ("try", Copy() as copy, int(epoch), Copy() as producer):
-                resident = self._resident(copy, epoch)
-                if resident is not None:
-                    self._out += self.edges.producer_here(resident, producer)
-            case ("ask", Copy() as copy, int(epoch)):
-                resident = self._resident(copy, epoch)
-                if resident is not None:
-                    self._carry_out(resident, resident.machine.ask_again())
-            case ("stuck", Copy() as copy, int(epoch)):
-                resident = self._resident(copy, epoch)
-                done = resident.machine.stuck(self.timing.stuck_ms) if resident is not None else None
-                if resident is not None and done is not None:
-                    self._out.append(SetTimer(key, self.timing.stuck_ms))
-                    self._carry_out(resident, done)
+                    self._out += self.interpreter.fired(resident, key)
             case _:
                 raise BrokenInvariant(f"no timer {key} was set")
 
@@ -412,7 +367,7 @@ class Host(Machine[HostEvent, HostInstruction]):
                 # The view follows, so this is no fault of the peer.
                 raise BrokenInvariant(str(problem)) from problem
 
-    # --- what copies ask for -----------------------------------------------------------------------------
+    # --- copies ------------------------------------------------------------------------------------------
 
     def _at_edges(self, resident: Resident, done: Iterable[Dispatch | AtEdge]) -> None:
         for each in done:
@@ -422,62 +377,10 @@ class Host(Machine[HostEvent, HostInstruction]):
                 self._out.append(each)
 
     def _drive(self, resident: Resident, event: object) -> None:
-        self._carry_out(resident, resident.machine.handle(event))
+        self._out += self.interpreter.handle(resident, event)
 
     def _carry_out(self, resident: Resident, instructions: Iterable[CopyInstruction]) -> None:
-        copy, epoch = resident.copy, resident.epoch
-        for instruction in instructions:
-            match instruction:
-                case SendTo(to, message):
-                    self._out += self.edges.send(resident, to, message)
-                case Process(buckets):
-                    self._out.append(Work(copy, epoch, buckets))
-                case TakeSnapshot(version):
-                    self._out.append(Snap(copy, epoch, version))
-                case KeepSnapshot(state):
-                    self._out.append(Lend(copy, epoch, state))
-                case DropSnapshot(version):
-                    self._out.append(Unlend(copy, epoch, version))
-                case SaveSnapshot(version):
-                    self._out.append(Save(copy, epoch, version))
-                case ReadLog(consumer, after, bytes_max):
-                    self._out.append(ReadAgain(copy, consumer, after, bytes_max))
-                case Offer(standby, to_epoch, attempt, version):
-                    node = self.places.node_of(standby)
-                    if node is not None:
-                        offering = Offering(copy, epoch, standby, to_epoch, attempt, version)
-                        self._out += self.connections.dispatch(node, offering)
-                case Ask(attempt, holds):
-                    self._ask(resident, attempt, holds)
-                case Hold(attempt):
-                    self._out.append(HoldState(copy, epoch, attempt))
-                case Resume():
-                    self._out.append(StartHeld(copy, epoch))
-                case AskAgainLater():
-                    self._out.append(SetTimer(("ask", copy, epoch), self.timing.ask_ms))
-                case Fetch(lender, attempt, version, hold):
-                    node = self.places.node_of(lender)
-                    require(node is not None, f"{lender} offered its state and has no seat")
-                    assert node is not None
-                    self._out.append(FetchState(copy, epoch, node, lender, attempt, version, hold))
-                case Rests(through):
-                    self._out.append(SinkRests(copy, through))
-                case CaughtUp():
-                    self._out.append(Tell(CopyCaughtUp(copy, epoch)))
-                case MoveFailed(why, holds_state):
-                    self._out.append(Tell(CopyMoveFailed(copy, epoch, why, holds_state)))
-
-    def _ask(self, resident: Resident, attempt: int, holds: BucketId | None) -> None:
-        """Ask an active copy for its state: another one with every attempt."""
-        lenders = self.places.lenders(resident.copy.partition)
-        if not lenders:
-            self._carry_out(resident, resident.machine.give_up("no copy holds the state any more"))
-            return
-        reached = [copy for copy, node in lenders.items() if self.connections.stands(node)]
-        if reached:
-            to = reached[(attempt - 1) % len(reached)]
-            request = Request(resident.copy, resident.epoch, to, attempt, holds)
-            self._out += self.connections.dispatch(lenders[to], request)
+        self._out += self.interpreter.carry_out(resident, instructions)
 
     def check(self) -> None:
         for resident in self.residents.values():

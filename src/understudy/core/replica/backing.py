@@ -31,16 +31,15 @@ take nothing twice: numbers rise.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from understudy.core.bucket import BucketId
 from understudy.core.replica.events import (
     Ask,
     AskAgainLater,
     CopyInstruction,
-    Fetch,
     FetchFailed,
     MoveFailed,
-    Offered,
     Received,
 )
 from understudy.core.replica.movement import FETCHES_MAX, Borrowing
@@ -49,6 +48,8 @@ from understudy.core.replica.movement import FETCHES_MAX, Borrowing
 @dataclass(slots=True)
 class Backing(Borrowing):
     """`through` is what the snapshot holds that is here; None as long as there is none."""
+
+    holds: ClassVar[bool] = True
 
     through: BucketId | None = None
     #: How many fetches in a row brought nothing.
@@ -60,12 +61,6 @@ class Backing(Borrowing):
         # An active copy remembers a request until it has more to give, which may take long.
         later = [AskAgainLater()] if self.through is None else []
         return [Ask(self.attempt, self.through), *later]
-
-    def offered(self, event: Offered) -> list[CopyInstruction]:
-        if self.over or self.fetching or event.attempt != self.attempt:
-            return []
-        self.fetching = self.progressed = True
-        return [Fetch(event.lender, event.attempt, event.version, hold=True)]
 
     def received(self, event: Received) -> bool:
         """A snapshot is here. False if it is not wanted any more: the backup has taken over."""

@@ -162,11 +162,11 @@ class Consumer:
             sent += self._carried(partition, inlet.take_over())
         return sent
 
-    def held(self, keeper: int, through: BucketId) -> list[SendTo]:
+    def held(self, through: BucketId) -> list[SendTo]:
         """Tell every producer what the store holds of this partition."""
         sent: list[SendTo] = []
         for partition, inlet in self.inlets.items():
-            sent += self._carried(partition, inlet.handle(Held(keeper, through)))
+            sent += self._carried(partition, inlet.handle(Held(through)))
         return sent
 
     def _acknowledge(self) -> list[SendTo]:

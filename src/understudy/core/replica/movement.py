@@ -24,6 +24,7 @@ the borrower gives up, which costs its seat and nothing else on its node.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
@@ -160,6 +161,9 @@ def _order(request: Asked) -> tuple[int, int]:
 class Borrowing:
     """A standby's part, from its seating until its state is installed or given up."""
 
+    #: Whether the state is only held, and no engine starts from it.
+    holds: ClassVar[bool] = False
+
     attempt: int = 1
     fetching: bool = False
     over: bool = False
@@ -174,7 +178,7 @@ class Borrowing:
         if self.over or self.fetching or event.attempt != self.attempt:
             return []
         self.fetching = self.progressed = True
-        return [Fetch(event.lender, event.attempt, event.version)]
+        return [Fetch(event.lender, event.attempt, event.version, hold=self.holds)]
 
     def failed(self, event: FetchFailed) -> list[CopyInstruction]:
         if not self.expects(event.attempt):

@@ -53,7 +53,7 @@ from understudy.core.replica.events import (
 )
 from understudy.core.replica.movement import Borrowing, Lending
 from understudy.core.replica.producer import Producer
-from understudy.core.shape.partition import STORE, Copy, Partition
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Status
 
 
@@ -204,7 +204,7 @@ class Replica:
             case Saved(version, floor):
                 done = self.lending.saved(version)
                 self._stored = floor
-                done += self._below.held(STORE, floor)
+                done += self._below.held(floor)
             case SaveFailed(version):
                 done = self.lending.saved(version)
             case LogRead():

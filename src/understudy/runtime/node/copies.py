@@ -28,10 +28,11 @@ from understudy.flow.flow import Flow
 from understudy.runtime.actor import Actor
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.mesh import SAVE, STATS
-from understudy.runtime.node.copy import CopyParts, HostedCopy, Lent
+from understudy.runtime.node.copy import CopyParts, HostedCopy
 from understudy.runtime.node.mover import PURPOSE, StateFetch, has_of, request_of, send_state
 from understudy.runtime.node.pace import Pace
 from understudy.runtime.node.saving import Saving
+from understudy.runtime.node.shipped import Lent
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.channel import Channel
@@ -157,7 +158,8 @@ class Copies(Hosting):
             failed = FetchFailed(wanted.attempt, f"the address of {wanted.node} is not known")
             self.post(Inside(wanted.copy, wanted.epoch, failed))
             return
-        hosted.fetch(wanted, StateFetch(address, wanted, self.host.name, self._settings, hosted.to_build_on))
+        held = hosted.shipped.to_build_on
+        hosted.fetch(wanted, StateFetch(address, wanted, self.host.name, self._settings, held))
 
     def hold(self, copy: Copy, epoch: int, attempt: int) -> None:
         self._copies[copy].hold(attempt)
@@ -271,7 +273,7 @@ class Copies(Hosting):
             facts["unacked_buckets"] = max((len(o.buffer) for o in machine.above.outlets.values()), default=0)
             facts["version"] = machine.lending.version
             facts["begun"] = machine.begun
-            facts["shipped_bytes"] = hosted.shipped_bytes
+            facts["shipped_bytes"] = hosted.shipped.size_bytes
             facts["handed_through"] = machine.below.handed
             facts |= self._saving_stats(hosted.copy, machine.saves)
             if fetch is not None and not machine.begun:

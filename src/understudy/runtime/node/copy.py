@@ -39,11 +39,12 @@ from understudy.core.replica.events import (
 )
 from understudy.core.shape.partition import Copy, Partition
 from understudy.engine.interface import CopyEngine, Snapshot
-from understudy.engine.storing import Digests, open_snapshot, verify_snapshot
+from understudy.engine.storing import open_snapshot
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.node.mover import StateFetch
 from understudy.runtime.node.pace import Pace
 from understudy.runtime.node.saving import Saving
+from understudy.runtime.node.shipped import Lent, Shipped
 from understudy.runtime.node.worker import Shares, Worker, WorkerStats
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.saving.restoring import Restored
@@ -68,14 +69,6 @@ class CopyParts:
     saving: Saving | None = None
 
 
-@dataclass(frozen=True)
-class Lent:
-    """A snapshot that is kept for a standby, or by a backup."""
-
-    snapshot: Snapshot
-    state: CopyState
-
-
 class HostedCopy:
     """One copy in its seat. Public methods that do not say otherwise belong to the actor."""
 
@@ -94,15 +87,8 @@ class HostedCopy:
         #: Snapshots that a standby may fetch, by version. Read by the endpoint's threads.
         self.lent: dict[int, Lent] = {}
         self.fetching: StateFetch | None = None
-        #: A backup's snapshot; those that were received and that the host may not want; what came in all.
-        self.held: Lent | None = None
-        self._received: dict[int, Lent] = {}
-        self._receiving = threading.Lock()
-        self._took_over = False
-        self._digests = Digests()
-        #: Whether the last snapshot was not received: the next one comes whole, a held file may be damaged.
-        self._comes_whole = False
-        self.shipped_bytes = 0
+        #: What a backup holds.
+        self.shipped = Shipped(parts.folder, self._over)
         #: A backup's queries, built before they are needed.
         self._spare: CopyEngine | None = None
         self._steps_seen = 0
@@ -138,20 +124,8 @@ class HostedCopy:
 
     def hold(self, attempt: int) -> None:
         """Keep the snapshot that was received in the place of the one before."""
-        with self._receiving:
-            before, self.held = self.held, self._received.pop(attempt)
-            # The host did not want them: they came when it had begun anew.
-            stale, self._received = self._received, {}
-        if before is None:
+        if self.shipped.hold(attempt):
             self._in_thread("backup", self._prepare)
-        for each in (before, *stale.values()):
-            if each is not None:
-                shutil.rmtree(each.snapshot.directory, ignore_errors=True)
-
-    @property
-    def to_build_on(self) -> Lent | None:
-        """What is held already and need not come again."""
-        return None if self._comes_whole else self.held
 
     def _prepare(self) -> None:
         """Build the queries of a backup, so that a take-over only has to start them."""
@@ -161,7 +135,7 @@ class HostedCopy:
 
     def start_held(self) -> None:
         """Start with the snapshot that is held."""
-        held = self.held
+        held = self.shipped.held
         require(held is not None, f"{self.copy} was to take over and holds no snapshot")
         assert held is not None
         if self.fetching is not None:
@@ -173,42 +147,18 @@ class HostedCopy:
         if self._start(held.snapshot, produced):
             self._recorder.installed_in(self.copy, held.state.version, held.state.through)
             self._hosting.post(Began(self.copy, self.epoch, held.state))
-        self._drop_held()
-
-    def _drop_held(self) -> None:
-        with self._receiving:
-            self._took_over = True
-            dropped, self.held, self._received = (self.held, *self._received.values()), None, {}
-        for each in dropped:
-            if each is not None:
-                shutil.rmtree(each.snapshot.directory, ignore_errors=True)
+        self.shipped.drop()
 
     def _receive(self, wanted: FetchState, fetch: StateFetch) -> None:
-        into = self._parts.folder / f"held-{wanted.attempt}"
         try:
-            state = fetch.run(into, self._progressed)
-            received = Lent(open_snapshot(into), state)
-            # Producers let go of what it holds, so it must be sound before that is said.
-            verify_snapshot(received.snapshot, self._digests)
-            self._digests.keep_only(into)
+            state = self.shipped.receive(wanted.attempt, fetch, self._progressed)
         except Exception as problem:
-            shutil.rmtree(into, ignore_errors=True)
-            self._comes_whole = True
             if not self._over.is_set():
                 log.warning("%s: a snapshot was not received: %s", self.copy, problem)
-                failed = FetchFailed(wanted.attempt, f"{type(problem).__name__}: {problem}")
-                self._hosting.inside(self.copy, self.epoch, failed)
+                self._fetch_failed(wanted, problem)
             return
-        self._comes_whole = False
-        self.shipped_bytes += fetch.received_bytes + fetch.output_bytes
-        with self._receiving:
-            wanted_still = not self._took_over and not self._over.is_set()
-            if wanted_still:
-                self._received[wanted.attempt] = received
-        if not wanted_still:
-            shutil.rmtree(into, ignore_errors=True)
-            return
-        self._hosting.inside(self.copy, self.epoch, Received(wanted.attempt, state.through))
+        if state is not None:
+            self._hosting.inside(self.copy, self.epoch, Received(wanted.attempt, state.through))
 
     def end(self) -> threading.Thread:
         """Leave the seat; the engine ends in the thread that is returned."""
@@ -272,14 +222,17 @@ class HostedCopy:
                 log.warning("%s: its state was not installed: %s", self.copy, problem)
                 log.debug("the reason", exc_info=problem)
                 self._drop_engine()
-                failed = FetchFailed(wanted.attempt, f"{type(problem).__name__}: {problem}")
-                self._hosting.inside(self.copy, self.epoch, failed)
+                self._fetch_failed(wanted, problem)
             return
         finally:
             shutil.rmtree(into, ignore_errors=True)
         if began:
             self._recorder.installed_in(self.copy, state.version, state.through)
             self._hosting.inside(self.copy, self.epoch, Installed(wanted.attempt, state))
+
+    def _fetch_failed(self, wanted: FetchState, problem: Exception) -> None:
+        failed = FetchFailed(wanted.attempt, f"{type(problem).__name__}: {problem}")
+        self._hosting.inside(self.copy, self.epoch, failed)
 
     def _progressed(self) -> None:
         self._hosting.inside(self.copy, self.epoch, Progress())

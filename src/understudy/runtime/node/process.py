@@ -69,11 +69,12 @@ class Node:
             stderr=settings.log_file(f"{name}.jvm"),
             jvm_options=LIGHT_COMPILER if settings.light_compiler else (),
         )
-        beside = RunSettings.load(settings.folder).version != settings.version
+        #: Another version of the flow runs meanwhile.
+        self._beside = RunSettings.load(settings.folder).version != settings.version
         warm_s = warm_up(
             self._flow,
             self._folder / "warm",
-            lambda: is_awaited(name, settings, self._coordination.latest_view, beside=beside),
+            lambda: is_awaited(name, settings, self._coordination.latest_view, beside=self._beside),
         )
         self._actor = Actor("host", ending.fail)
         engines = FlowEngines(self._flow, settings.policy.unit, settings.partition_count)
@@ -100,16 +101,18 @@ class Node:
     def run(self) -> None:
         """Be a member until the end."""
         controller = controller_for(self._topology, self._settings)
-        leadership = Leadership(
-            self._coordination, self.name, controller, seat_kind="node", priority=1
-        ).start()
+        leadership = Leadership(self._coordination, self.name, controller, seat_kind="node", priority=1)
+        if not self._beside:
+            leadership.start()
         facts = {"flight": self._endpoint.address, "pid": os.getpid(), "node": self._base_name}
         membership = self._coordination.join("node", self.name, facts)
         self._ready.parent.mkdir(exist_ok=True)
         self._ready.touch()
         self._coordination.watch_members(self._on_members)
         self._coordination.watch_view(self._copies.on_view)
-        threading.Thread(target=self._follow_gateway, name="gateway address", daemon=True).start()
+        threading.Thread(
+            target=self._follow_gateway, args=(leadership,), name="gateway address", daemon=True
+        ).start()
         self._recorder.begun()
         java = JavaWatch(JAVA_SILENCES * self._settings.silence_s, STATS_S).start(ask_java)
         try:
@@ -144,10 +147,18 @@ class Node:
         """Where a process can be reached, as last heard; None if that is not known. Never waits."""
         return self._gateway if name == FACT else self._members.get(name)
 
-    def _follow_gateway(self) -> None:
-        """Keep the gateway's address at hand; the last one is good enough while ZooKeeper is away."""
+    def _follow_gateway(self, leadership: Leadership) -> None:
+        """Keep the gateway's address at hand; the last one is good enough while ZooKeeper is away.
+
+        A version that begins beside another has its first states once the gateway is there. No node may seat
+        copies before that, which would begin with nothing.
+        """
+        stands = not self._beside
         while not self._ending.asked:
             facts = self._coordination.get_fact(FACT)
             if facts:
                 self._gateway = facts["flight"]
+                if not stands:
+                    leadership.start()
+                    stands = True
             self._ending.wait(0.3 if facts is None else 1.0)

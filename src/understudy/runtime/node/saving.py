@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from understudy.core.bucket import NOTHING, BucketId
+from understudy.core.bucket import BucketId
 from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Copy, Partition
 from understudy.engine.interface import Snapshot
@@ -63,16 +63,14 @@ def saving_for(settings: RunSettings) -> Saving | None:
     """The dealings of one node with the run's store; None if the run saves nothing."""
     if not settings.saves:
         return None
-    store = store_of(settings)
-    return Saving(store, settings.snapshots_kept)
+    return Saving(store_of(settings))
 
 
 class Saving:
     """The store, as the copies of one node use it. Methods may be called from any thread."""
 
-    def __init__(self, store: SnapshotStore, keep: int) -> None:
+    def __init__(self, store: SnapshotStore) -> None:
         self._store = store
-        self._keep = keep
         self._turns = threading.BoundedSemaphore(SAVES_MAX)
         self._lock = threading.Lock()
         self._stats: dict[Partition, SavingStats] = {}
@@ -118,7 +116,7 @@ class Saving:
             failing_since_s=None,
             why="",
         )
-        on_saved(saved.floor if saved.kept >= self._keep else NOTHING)
+        on_saved(saved.floor)
 
     def restored(self, copy: Copy, into: Path, over: threading.Event) -> Restored | None:
         """The newest state of a partition; None if none was ever saved, or if the copy has left meanwhile."""

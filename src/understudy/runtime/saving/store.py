@@ -18,13 +18,13 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from understudy.core.bucket import BucketId
+from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.errors import require
 from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Partition
@@ -51,7 +51,12 @@ class Saved:
 
     through: BucketId
     floor: BucketId
-    """The `through` of the oldest snapshot of the partition that is kept: only later input can be needed."""
+    """No input through this number can be needed again, whichever snapshot of the partition is used.
+
+    That is the `through` of the oldest one, once as many are kept as should be. Fewer may all be damaged, and
+    then the partition begins with nothing; and a copy that was declared dead and does not know yet may add an
+    older one.
+    """
     kept: int
     """How many snapshots of the partition are kept."""
     bytes_written: int
@@ -236,13 +241,16 @@ class _Saving:
             stay = clean(self.shelf, contents, self._keep)
             return Saved(
                 state.through,
-                min((each.through for each in stay), default=state.through),
+                self._floor(stay),
                 len(stay),
                 bytes_written,
                 files_written,
                 manifest.size_bytes,
                 time.monotonic() - began,
             )
+
+    def _floor(self, stay: Sequence[SnapshotName]) -> BucketId:
+        return NOTHING if len(stay) < self._keep else min(each.through for each in stay)
 
     def adopt(self, source: Shelf) -> Manifest | None:
         with self._alone():

@@ -110,7 +110,7 @@ def _message(frame: Frame, head: Mapping[str, Any]) -> Message:
         case "ack":
             return Ack(_int(head["through"]))
         case "held":
-            return Held(_int(head["replica"]), _int(head["through"]))
+            return Held(_int(head["through"]))
         case "reverse":
             return Reverse(_int(head["through"]))
         case "pause":
@@ -122,8 +122,8 @@ def _said(message: Message) -> dict[str, Any]:
     match message:
         case Ack(through):
             return {"kind": "ack", "through": through}
-        case Held(replica, through):
-            return {"kind": "held", "replica": replica, "through": through}
+        case Held(through):
+            return {"kind": "held", "through": through}
         case Reverse(through):
             return {"kind": "reverse", "through": through}
         case Pause():
