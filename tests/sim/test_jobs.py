@@ -10,16 +10,19 @@ import sys
 import time
 
 import psutil
+import pytest
 
 from understudy.sim.checkers import Violation
 from understudy.sim.jobs import SEEDS_AT_A_TIME, simulate_on
 
 
-def test_shared_seeds_come_to_the_same_as_those_of_one_process() -> None:
+@pytest.mark.parametrize("upgrades", [False, True])
+def test_shared_seeds_come_to_the_same_as_those_of_one_process(upgrades: bool) -> None:
     seeds = 2 * SEEDS_AT_A_TIME + 3
-    alone, shared = (simulate_on(jobs, "none", seeds, 7) for jobs in (1, 2))
+    alone, shared = (simulate_on(jobs, "none", seeds, 7, upgrades=upgrades) for jobs in (1, 2))
     assert shared.seeds == alone.seeds == seeds
     assert (shared.steps, shared.buckets, shared.faults) == (alone.steps, alone.buckets, alone.faults)
+    assert (shared.happened["upgrades"] > 0) == upgrades
 
 
 def test_a_violation_keeps_its_name_between_processes() -> None:

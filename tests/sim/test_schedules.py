@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.sim.schedules import Summary, simulate
+from understudy.sim.seeds import Summary, simulate
 
 #: Policy, replicas, seeds. More on demand: `understudy simulate`.
 WORLDS = [

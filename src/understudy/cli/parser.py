@@ -177,7 +177,8 @@ def _upgrade(commands: Any) -> None:
         "let a changed flow go live while rows flow",
         "The new version starts beside the old one, from its saved state, catches up, and takes over at a "
         "bucket: nothing lost, nothing twice, no silence. It is refused if the state does not fit, and taken "
-        "back if it fails. Ctrl-C takes it back, too. Exit code 1 means that it was taken back.",
+        "back if it fails. Ctrl-C takes it back, too. Exit code 1 means that it was taken back. If this "
+        "command is killed, or its terminal is closed, the upgrade goes on: the run carries it out.",
         "understudy upgrade sessions.py runs/sessions-20260101-120000",
     )
     made.add_argument("flow", metavar="FLOW.py", help="the Python file that builds the changed flow")
@@ -313,6 +314,7 @@ def _simulate(commands: Any) -> None:
         "again. With --explore, every schedule of a world of so many buckets is tried instead: of one "
         "partition, or with the policies flux and cluster of a producer and a consumer.",
         "understudy simulate --policy pair --seeds 1000\n"
+        "  understudy simulate --policy pair --upgrades --seeds 1000\n"
         "  understudy simulate --policy pair --replicas 3 --seeds 1000\n"
         "  understudy simulate --policy flux --explore 1 --kills 0\n"
         "  understudy simulate --policy none --explore 2 --saves 2 --kills 0 --power-failures 1",
@@ -323,9 +325,15 @@ def _simulate(commands: Any) -> None:
     made.add_argument("--seed", type=_count(0), default=0, metavar="S", help="the first seed (0)")
     made.add_argument("--jobs", type=_count(1), default=1, metavar="N", help="processes that share them (1)")
     made.add_argument(
+        "--upgrades",
+        action="store_true",
+        help="with an operator who upgrades the flow, turns to its next version and back. With --explore: "
+        "every order of what the gateway does, and no kills",
+    )
+    made.add_argument(
         "--explore", type=_count(1), metavar="BUCKETS", help="try every schedule of so many buckets"
     )
-    made.add_argument("--kills", type=_count(0), default=1, metavar="N", help="with --explore: kills (1)")
+    made.add_argument("--kills", type=_count(0), metavar="N", help="with --explore: kills (1)")
     made.add_argument(
         "--gateway-crashes", type=_count(0), default=0, metavar="N", help="with --explore: crashes (0)"
     )

@@ -15,10 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from understudy.flow.errors import UserError
 from understudy.flow.policy import policy_named
 from understudy.sim.checkers import Violation
-from understudy.sim.explore import Bounds, Explored, explore
+from understudy.sim.explore import Bounds, explore
 from understudy.sim.jobs import simulate_on
-from understudy.sim.schedules import Summary
+from understudy.sim.searching import Explored
+from understudy.sim.seeds import Summary
 from understudy.sim.shapes import small
+from understudy.sim.upgrade_space import UpgradeBounds, explore_upgrades
 
 T = TypeVar("T")
 
@@ -29,6 +31,8 @@ _LINE_EVERY_S = 5.0
 def execute(arguments: Namespace) -> int:
     wanted = {} if arguments.replicas is None else {"replicas": arguments.replicas}
     policy_named(arguments.policy, **wanted)
+    if arguments.upgrades:
+        _expect_upgradable(arguments)
     if arguments.explore is not None:
         return _explore(arguments)
     console = Console()
@@ -37,16 +41,41 @@ def execute(arguments: Namespace) -> int:
     else:
         summary = _with_lines(arguments)
     print(_summary_text(summary))
-    again = f"--policy {summary.policy}" + (f" --replicas {summary.replicas}" if summary.replicas else "")
+    again = f"--policy {summary.policy}"
+    again += f" --replicas {summary.replicas}" if summary.replicas else ""
+    again += " --upgrades" if summary.upgrades else ""
     for seed, violation in summary.violations:
         print(f"\nseed {seed} fails:\n{violation}\n")
         print(f"Run it again: understudy simulate {again} --seed {seed} --seeds 1")
     return 1 if summary.violations else 0
 
 
+def _expect_upgradable(arguments: Namespace) -> None:
+    if arguments.policy == "cluster":
+        raise UserError(
+            "The policy cluster is a baseline, and saves no state: an upgrade has nothing to begin with."
+        )
+    if arguments.explore is not None and (arguments.kills or arguments.saves or arguments.power_failures):
+        raise UserError(
+            "Of an upgrade, --explore tries crashes of the gateway alone. Leave out --kills, --saves and "
+            "--power-failures, or leave out --explore: schedules of upgrades have every kind of fault."
+        )
+
+
 def _explore(arguments: Namespace) -> int:
     """Try every order of events in a small world."""
-    buckets, kills, crashes = arguments.explore, arguments.kills, arguments.gateway_crashes
+    try:
+        said = _explore_upgrades(arguments) if arguments.upgrades else _explore_world(arguments)
+    except Violation as violation:
+        print(violation)
+        return 1
+    print(said)
+    return 0
+
+
+def _explore_world(arguments: Namespace) -> str:
+    buckets, crashes = arguments.explore, arguments.gateway_crashes
+    kills = 1 if arguments.kills is None else arguments.kills
     saves, powers = arguments.saves, arguments.power_failures
     if saves and arguments.policy == "cluster":
         raise UserError("The policy cluster is a baseline, and saves no state.")
@@ -57,18 +86,28 @@ def _explore(arguments: Namespace) -> int:
     # state is saved.
     spares = 0 if setup.isolated or (setup.replicas == 1 and not saves) else kills
     bounds = Bounds(setup, spares=spares, kills=kills, crashes=crashes, saves=saves, powers=powers)
-    try:
-        explored = explore(bounds, progress=_now_and_then(_explored_so_far))
-    except Violation as violation:
-        print(violation)
-        return 1
-    print(
+    explored = explore(bounds, progress=_now_and_then(_explored_so_far))
+    return (
         f"every schedule of {buckets} buckets with {kills} kills, {crashes} gateway crashes, {saves} saves "
-        f"and {powers} power failures at any point: "
+        f"and {powers} power failures at any point: {_explored_in_all(explored)}"
+    )
+
+
+def _explore_upgrades(arguments: Namespace) -> str:
+    buckets, crashes = arguments.explore, arguments.gateway_crashes
+    bounds = UpgradeBounds(small(arguments.policy, buckets, arguments.replicas, saved=True), crashes=crashes)
+    explored = explore_upgrades(bounds, progress=_now_and_then(_explored_so_far))
+    return (
+        f"every order of what the gateway does with {buckets} buckets while a flow is upgraded and taken "
+        f"back, with {crashes} gateway crashes at any point: {_explored_in_all(explored)}"
+    )
+
+
+def _explored_in_all(explored: Explored) -> str:
+    return (
         f"{explored.states:,} states, {explored.steps:,} steps, {explored.ends:,} ends in "
         f"{explored.seconds:.0f} s, no violation"
     )
-    return 0
 
 
 def _explored_so_far(explored: Explored) -> str:
@@ -109,6 +148,7 @@ def _simulate(arguments: Namespace, progress: Callable[[Summary], None]) -> Summ
         arguments.seeds,
         arguments.seed,
         replicas=arguments.replicas,
+        upgrades=arguments.upgrades,
         progress=progress,
     )
 
@@ -118,14 +158,15 @@ def _summary_text(summary: Summary) -> str:
     happened = (
         ", ".join(f"{count} {what}" for what, count in summary.happened.most_common() if count) or "nothing"
     )
+    upgraded = " with upgrades" if summary.upgrades else ""
     return "\n".join(
         [
-            f"policy {summary.policy}: {summary.seeds} seeds in {summary.seconds:.1f} s, "
+            f"policy {summary.policy}{upgraded}: {summary.seeds} seeds in {summary.seconds:.1f} s, "
             f"{len(summary.violations) or 'no'} failing",
             f"  events     {summary.steps}",
             f"  buckets    {summary.buckets}",
             f"  faults     {sum(summary.faults.values())} ({faults})",
             f"  catch-ups  {summary.caught_up}",
-            f"  saved      {happened}",
+            f"  happened   {happened}",
         ]
     )

@@ -30,11 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from random import Random
-from time import perf_counter
 
 from understudy.core.edge.messages import Ack
-from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.host.parcels import Say
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy
@@ -44,11 +41,11 @@ from understudy.sim.clock import asks, saves
 from understudy.sim.connections import Up
 from understudy.sim.forking import ForkingWorld, Known
 from understudy.sim.invariants import check_converged
+from understudy.sim.searching import Explored, search
 from understudy.sim.setup import Setup
 from understudy.sim.survival import may_lose
 from understudy.sim.world import Choice, World
 
-_TOLD_EVERY_STATES = 1_000
 #: More than this many steps that follow from one another without a choice never end.
 FORCED_MAX = 1_000
 
@@ -73,18 +70,6 @@ class Bounds:
     reduced: bool = True
     #: Whether to try quiet steps in both orders with every other move; only without reduction.
     prove_quiet: bool = False
-
-
-@dataclass(slots=True)
-class Explored:
-    """What an exploration saw. It is not `whole` if it gave up."""
-
-    states: int = 0
-    steps: int = 0
-    ends: int = 0
-    commuted: int = 0
-    seconds: float = 0.0
-    whole: bool = True
 
 
 class Space:
@@ -252,13 +237,6 @@ def _comes_up(world: World, choice: Choice) -> bool:
     return False
 
 
-@dataclass(slots=True)
-class _Frame:
-    world: ForkingWorld
-    path: list[Choice]
-    moves: Iterator[Choice]
-
-
 def explore(
     bounds: Bounds,
     *,
@@ -266,54 +244,5 @@ def explore(
     seed: int | None = None,
     progress: Callable[[Explored], None] | None = None,
 ) -> Explored:
-    """Visit every reachable state, depth first. Raises `Violation` with the path that led to it.
-
-    `states_max` gives up with what was seen so far after so many states, if it is not 0. A `seed` tries moves
-    in an order of its own, so that several searches that give up see different parts of the space.
-    """
-    space, explored, began = Space(bounds), Explored(), perf_counter()
-    random = Random(seed) if seed is not None else None
-
-    def mixed(moves: list[Choice]) -> Iterator[Choice]:
-        if random is not None:
-            random.shuffle(moves)
-        return iter(moves)
-
-    first = space.first()
-    seen = {first.mark()}
-    stack = [_Frame(first, [("begin",)], mixed(space.moves(first)))]
-    while stack:
-        move = next(stack[-1].moves, None)
-        if move is None:
-            stack.pop()
-            continue
-        explored.steps += 1
-        path: list[Choice] = []
-        try:
-            after = space.after(stack[-1].world, move, path)
-            mark = after.mark()
-            if mark in seen:
-                continue
-            seen.add(mark)
-            moves = space.moves(after)
-            explored.ends += not moves
-            explored.commuted += space.check(after, moves)
-        except (Violation, PeerError, BrokenInvariant) as error:
-            raise _explained(error, [step for frame in stack for step in frame.path] + path) from error
-        stack.append(_Frame(after, path, mixed(moves)))
-        explored.states = len(seen)
-        explored.seconds = perf_counter() - began
-        if progress is not None and explored.states % _TOLD_EVERY_STATES == 0:
-            progress(explored)
-        if states_max and explored.states >= states_max:
-            explored.whole = False
-            break
-    explored.seconds = perf_counter() - began
-    return explored
-
-
-def _explained(error: Exception, path: list[Choice]) -> Violation:
-    invariant = error.invariant if isinstance(error, Violation) else "sound"
-    steps = "\n".join(f"  {n:>4} {' '.join(str(each) for each in step)}" for n, step in enumerate(path))
-    what = error.what if isinstance(error, Violation) else str(error)
-    return Violation(invariant, f"{what}\nthe path:\n{steps}")
+    """Visit every reachable state: `sim.searching`."""
+    return search(Space(bounds), states_max=states_max, seed=seed, progress=progress)

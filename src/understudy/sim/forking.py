@@ -17,7 +17,8 @@ from understudy.core.host.parcels import ParcelFrom, ViewSeen
 from understudy.core.host.places import GATEWAY
 from understudy.core.view.view import View
 from understudy.sim.checkers import checkers
-from understudy.sim.process import Action, Effect, Process, Sent
+from understudy.sim.ports import Effect, Sent
+from understudy.sim.process import Action, Process
 from understudy.sim.setup import Setup
 from understudy.sim.state import clone, freeze
 from understudy.sim.store import Store
@@ -50,7 +51,7 @@ class Known:
 
     def met(self, process: Process) -> Process:
         """The first process that was in this state."""
-        number = self.number((process.name, _state_of(process)))
+        number = self.number((process.name, state_of(process)))
         while number >= len(self._processes):
             self._processes.append(process)
         if self._processes[number].number != number:
@@ -82,7 +83,7 @@ def _key(action: Action) -> Hashable:
     return action
 
 
-def _state_of(process: Process) -> Hashable:
+def state_of(process: Process) -> Hashable:
     asks = frozenset(key for key in process.timers if isinstance(key, tuple) and key[0] in ("ask", "try"))
     connections = process.host.connections
     timers, process.timers = process.timers, {}

@@ -7,11 +7,12 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
 from itertools import islice
 from multiprocessing import connection, get_context, parent_process
 from time import perf_counter
 
-from understudy.sim.schedules import Summary, simulate
+from understudy.sim.seeds import Summary, simulate
 
 #: A failing seed is heard of after so many others at most, and Ctrl-C waits no longer than they take.
 SEEDS_AT_A_TIME = 20
@@ -24,20 +25,21 @@ def simulate_on(
     start_seed: int = 0,
     *,
     replicas: int | None = None,
+    upgrades: bool = False,
     progress: Callable[[Summary], None] | None = None,
 ) -> Summary:
     """`simulate` by so many processes. A seed that fails ends it, with what the others had begun."""
     if jobs == 1:
-        return simulate(policy, seeds, start_seed, replicas=replicas, progress=progress)
-    summary, began = Summary(policy, replicas), perf_counter()
+        return simulate(policy, seeds, start_seed, replicas=replicas, upgrades=upgrades, progress=progress)
+    summary, began = Summary(policy, replicas, upgrades), perf_counter()
+    some = partial(simulate, policy, replicas=replicas, upgrades=upgrades)
     end = start_seed + seeds
     starts = iter(range(start_seed, end, SEEDS_AT_A_TIME))
     with ProcessPoolExecutor(jobs, get_context("spawn"), _begin) as pool:
 
         def begin(count: int) -> set[Future[Summary]]:
             return {
-                pool.submit(simulate, policy, min(SEEDS_AT_A_TIME, end - start), start, replicas=replicas)
-                for start in islice(starts, count)
+                pool.submit(some, min(SEEDS_AT_A_TIME, end - start), start) for start in islice(starts, count)
             }
 
         running = begin(jobs)

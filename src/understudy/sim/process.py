@@ -1,8 +1,7 @@
-"""A simulated process: a host with its driver, and the ports of `core.driver` around it.
+"""A simulated process: a host with its driver, its ports, and what happens to them.
 
 A process is an actor. Only `act(action)` changes it, and it answers with the effects on the world around it:
-parcels sent, connections cut, reports. The effects of an action depend on nothing but the process and the
-action, so an exploration may keep the answer.
+parcels sent, connections cut, reports (`sim.ports`). An exploration may keep the answer.
 
     ("event", e)                 a parcel, a view, a connection that came or went
     ("start", copy, kept)        an engine stands ready, from this saved state or empty
@@ -23,27 +22,15 @@ The gateway's `Disk` outlives it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable
 
-from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.driver import Driver
-from understudy.core.edge.messages import Ack
 from understudy.core.edge.outlet import Outlet
 from understudy.core.errors import BrokenInvariant, PeerError
 from understudy.core.host.host import Host
-from understudy.core.host.parcels import (
-    Attach,
-    Began,
-    FetchState,
-    Inside,
-    Parcel,
-    PeerDown,
-    PeerUp,
-    Say,
-)
+from understudy.core.host.parcels import Began, Inside, PeerDown, PeerUp
 from understudy.core.replica.events import (
-    CopyState,
     FetchFailed,
     Installed,
     LogRead,
@@ -58,105 +45,25 @@ from understudy.core.replica.events import (
 )
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.timers import TimerFired
-from understudy.core.view.events import Report
 from understudy.sim.checkers import Violation, demand
+from understudy.sim.disk import Disk
 from understudy.sim.flow import Flow
 from understudy.sim.observing import Observer
+from understudy.sim.ports import DeliveredThrough, Effect, SimPorts
 from understudy.sim.worker import Kept, SimWorker
 
 Action = tuple[Hashable, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A parcel for the connection with this serial."""
-
-    node: str
-    serial: int
-    parcel: Parcel
-
-
-@dataclass(frozen=True, slots=True)
-class CutOff:
-    """That connection is closed from this side."""
-
-    node: str
-    serial: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    report: Report
-
-
-@dataclass(frozen=True, slots=True)
-class RestsThrough:
-    """A sink rests, so that another version of the flow may deliver what follows."""
-
-    sink: Copy
-    through: BucketId
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveredThrough:
-    """A sink holds everything through this number, on disk."""
-
-    sink: Copy
-    through: BucketId
-
-
-Effect = Sent | CutOff | Reported | RestsThrough | DeliveredThrough
-
-
-@dataclass(eq=False, slots=True)
-class Disk:
-    """What a gateway finds when it starts again: the logs of its sources and what its sinks hold."""
-
-    sealed: dict[str, int]
-    trimmed: dict[str, BucketId]
-    #: How much of each source's log is gone. Where state is saved, it goes further back than memory.
-    forgotten: dict[str, BucketId]
-    delivered: dict[str, BucketId]
-
-    @classmethod
-    def empty(cls, sources: Iterable[str], sinks: Iterable[str]) -> Disk:
-        names, nothing = list(sources), dict.fromkeys(sources, NOTHING)
-        return cls(dict.fromkeys(names, 0), nothing, dict(nothing), dict.fromkeys(sinks, NOTHING))
-
-    def begins_after(self, source: str) -> BucketId:
-        """The number after which the memory of a gateway that starts begins."""
-        return self.trimmed[source]
-
-    def unread(self, source: str, inputs: Sequence[Bucket]) -> int:
-        """The first bucket that a gateway which starts must read again from a source's log."""
-        begins_after = self.begins_after(source)
-        return sum(bucket.number <= begins_after for bucket in inputs)
-
-    def trim(self, source: str, trimmed: BucketId, needed: BucketId) -> None:
-        """All live copies have a source's buckets through `trimmed`, and no copy will ever ask for anything
-        through `needed` again.
-        """
-        self.trimmed[source] = max(self.trimmed[source], trimmed)
-        self.forgotten[source] = max(self.forgotten[source], min(self.trimmed[source], needed))
-
-
-class Process:
+class Process(SimPorts):
     """A node, or the gateway, which alone has a disk."""
 
     def __init__(
         self, host: Host, flow: Flow, observers: tuple[Observer, ...] = (), disk: Disk | None = None
     ) -> None:
-        self.name = host.name
-        self.host = host
+        super().__init__(host, observers, disk)
         self.drive_again()
         self.flow = flow
-        self.observers = observers
-        self.disk = disk
-        self.workers: dict[Copy, SimWorker] = {}
-        self.timers: dict[Hashable, int] = {}
-        #: Those that the last action has set.
-        self.fresh_timers: list[Hashable] = []
-        self.up: dict[str, int] = {}
         #: How many buckets of each source this gateway has put in.
         self.put: dict[str, int] = {}
         if disk is not None:
@@ -165,11 +72,8 @@ class Process:
         self.dropped: tuple[Hashable, ...] = ()
         #: Its outlets that have a gap.
         self.gaps: frozenset[str] = frozenset()
-        #: What is to be read again of a log: for which consumer, and after which number.
-        self.rereading: list[tuple[Copy, Copy, BucketId]] = []
         #: The number of its state, in an exploration.
         self.number = 0
-        self._out: list[Effect] = []
 
     def drive_again(self) -> None:
         """A driver knows its ports: a copy of a process needs one of its own."""
@@ -368,100 +272,6 @@ class Process:
         for observer in self.observers:
             observer.installed(self.name, worker.copy, kept.state, kept.engine)
         self._inside(worker, Installed(attempt, kept.state))
-
-    # --- ports -------------------------------------------------------------------------------------------
-
-    def send(self, node: str, parcel: Parcel, cause: int) -> None:
-        match parcel:
-            case Say(copy, _, _, Ack(through)) | Attach(copy, _, _, _, _, through):
-                worker = self._worker(copy)
-                worker.acked = max(worker.acked, through)
-        demand(node in self.up, "sound", f"{self.name} sends to {node}, to which no connection stands")
-        self._out.append(Sent(node, self.up[node], parcel))
-
-    def cut(self, node: str, serial: int, why: str, breach: bool) -> None:
-        demand(not breach, "sound", f"{self.name} cuts off {node}: {why}\n{self.host.story()}")
-        if self.up.get(node) == serial:
-            del self.up[node]
-        self._out.append(CutOff(node, serial))
-
-    def start(self, copy: Copy, epoch: int) -> None:
-        self.workers[copy] = SimWorker(copy, epoch, starting=True)
-
-    def wait(self, copy: Copy, epoch: int) -> None:
-        self.workers[copy] = SimWorker(copy, epoch)
-
-    def hold(self, copy: Copy, epoch: int, attempt: int) -> None:
-        worker = self.workers[copy]
-        worker.held, worker.fetched, worker.fetching = worker.fetched, None, None
-        assert worker.held is not None
-        worker.given = worker.held.state.through
-        for observer in self.observers:
-            observer.installed(self.name, copy, worker.held.state, worker.held.engine)
-
-    def start_held(self, copy: Copy, epoch: int) -> None:
-        self.workers[copy].resuming = True
-
-    def fetch(self, wanted: FetchState) -> None:
-        worker = self.workers[wanted.copy]
-        worker.fetching, worker.fetched, worker.hangs = wanted, None, False
-
-    def leave(self, copy: Copy, epoch: int) -> None:
-        worker = self.workers.pop(copy)
-        demand(worker.epoch == epoch, "sound", f"{copy} left seat {epoch} and sat in {worker.epoch}")
-
-    def process(self, copy: Copy, epoch: int, buckets: tuple[Bucket, ...]) -> None:
-        worker = self._worker(copy)
-        demand(not worker.group, "sound", f"{copy} on {self.name} is given a group while it works on one")
-        if copy.partition not in self.host.topology.ends:
-            for observer in self.observers:
-                observer.handed(self.name, copy, worker.given, buckets)
-        worker.group, worker.given = buckets, buckets[-1].number
-
-    def snapshot(self, copy: Copy, epoch: int, version: int) -> None:
-        worker = self.workers[copy]
-        demand(worker.snapping is None, "sound", f"{copy} on {self.name} takes two snapshots at once")
-        worker.snapping = version
-
-    def lend(self, copy: Copy, epoch: int, state: CopyState) -> None:
-        worker = self.workers[copy]
-        engine = worker.taken.pop(state.version)
-        for observer in self.observers:
-            observer.snapshot(self.name, copy, state, engine)
-        worker.lent[state.version] = Kept(state, engine)
-
-    def unlend(self, copy: Copy, epoch: int, version: int) -> None:
-        worker = self.workers[copy]
-        demand(worker.saving != version, "sound", f"{copy} on {self.name} drops the snapshot that it saves")
-        worker.taken.pop(version, None)
-        worker.lent.pop(version, None)
-
-    def save(self, copy: Copy, epoch: int, version: int) -> None:
-        worker = self.workers[copy]
-        demand(worker.saving is None, "sound", f"{copy} on {self.name} saves two snapshots at once")
-        worker.saving = version
-
-    def read_again(self, source: Copy, consumer: Copy, after: BucketId, bytes_max: int) -> None:
-        self.rereading.append((source, consumer, after))
-
-    def rests(self, sink: Copy, through: BucketId) -> None:
-        self._out.append(RestsThrough(sink, through))
-
-    def report(self, report: Report) -> None:
-        self._out.append(Reported(report))
-
-    def timer(self, key: Hashable, delay_ms: int) -> None:
-        self.timers[key] = delay_ms
-        self.fresh_timers.append(key)
-
-    def _worker(self, copy: Copy) -> SimWorker:
-        worker = self.workers.get(copy)
-        if worker is None:
-            # An end of the flow is seated without a word.
-            worker = self.workers[copy] = SimWorker(copy, 0)
-            if self.disk is not None:
-                worker.given = worker.acked = self.disk.delivered.get(copy.partition.name, NOTHING)
-        return worker
 
     # --- what must hold after every action ---------------------------------------------------------------
 

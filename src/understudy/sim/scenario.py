@@ -18,7 +18,7 @@ from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import CopySuspected
 from understudy.core.view.view import Status
-from understudy.sim.checkers import Violation, checkers
+from understudy.sim.checkers import Violation, checkers, demand
 from understudy.sim.clock import STEPS_MAX, converge, let_time_pass
 from understudy.sim.faults import heal
 from understudy.sim.setup import Setup
@@ -85,6 +85,11 @@ class Hold:
     #: Only in this version, of those side by side.
     version: int | None = None
 
+    def holds(self, choice: Choice, version: int | None) -> bool:
+        at = choice[-1] if choice[0] == "deliver" else choice[1] if len(choice) > 1 else None
+        here = self.name in (None, str(at)) and self.version in (None, version)
+        return self.kind == choice[0] and here
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -101,7 +106,15 @@ class Wait:
     moment: Callable[[World], bool]
 
 
-Act = Feed | Kill | Join | Sever | Expire | Suspect | Lead | LosePower | Hold | Release | Wait
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """This holds now."""
+
+    what: str
+    moment: Callable[[World], bool]
+
+
+Act = Feed | Kill | Join | Sever | Expire | Suspect | Lead | LosePower | Hold | Release | Wait | Expect
 
 
 def feed(count: int = 1) -> Feed:
@@ -157,6 +170,10 @@ def wait(moment: str) -> Wait:
 
 def until(what: str, moment: Callable[[World], bool]) -> Wait:
     return Wait(what, moment)
+
+
+def expect(what: str, moment: Callable[[World], bool]) -> Expect:
+    return Expect(what, moment)
 
 
 def _statuses(world: World) -> list[Status]:
@@ -260,6 +277,8 @@ class Script:
                 while not moment(world):
                     if not (self._step() or self._let_time_pass()) or world.steps > STEPS_MAX:
                         raise Violation("converged", world.with_choices(f"this never came: {what}"))
+            case Expect(what, moment):
+                demand(moment(world), "expected", world.with_choices(what))
 
     def _feed(self, count: int) -> None:
         assert self.world.feed_max is not None
@@ -270,11 +289,7 @@ class Script:
         return self.world.view.seat(copy).node
 
     def _may(self, choice: Choice, version: int | None = None) -> bool:
-        for held in self.held:
-            at = choice[-1] if choice[0] == "deliver" else choice[1] if len(choice) > 1 else None
-            if held.kind == choice[0] and held.name in (None, at) and held.version in (None, version):
-                return False
-        return True
+        return not any(held.holds(choice, version) for held in self.held)
 
     def _step(self) -> bool:
         choices = [choice for choice in self.world.choices() if self._may(choice)]

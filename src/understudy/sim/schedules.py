@@ -7,13 +7,10 @@ slow nodes), and which faults come when.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from random import Random
-from time import perf_counter
 
-from understudy.sim.checkers import Violation, checkers
+from understudy.sim.checkers import checkers
 from understudy.sim.clock import STEPS_MAX, asks, converge, saves
 from understudy.sim.faults import FAULTS, LOSSES, RECOVERIES, Fault, heal, moving, recovering
 from understudy.sim.observing import Observer
@@ -46,63 +43,6 @@ FAILS = {
     "save": "bad save",
     "start": "old state",
 }
-
-
-@dataclass(slots=True)
-class Summary:
-    """What some seeds came to."""
-
-    policy: str
-    replicas: int | None = None
-    seeds: int = 0
-    steps: int = 0
-    buckets: int = 0
-    caught_up: int = 0
-    seconds: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
-    #: What saved states led to.
-    happened: Counter[str] = field(default_factory=Counter)
-    violations: list[tuple[int, Violation]] = field(default_factory=list)
-
-    def add(self, other: Summary) -> None:
-        """Count what further seeds came to."""
-        self.seeds += other.seeds
-        self.steps += other.steps
-        self.buckets += other.buckets
-        self.caught_up += other.caught_up
-        self.faults.update(other.faults)
-        self.happened.update(other.happened)
-        self.violations += other.violations
-
-
-def simulate(
-    policy: str,
-    seeds: int,
-    start_seed: int = 0,
-    *,
-    replicas: int | None = None,
-    progress: Callable[[Summary], None] | None = None,
-) -> Summary:
-    """Run this many seeds; stop at the first that fails."""
-    summary = Summary(policy, replicas)
-    began = perf_counter()
-    for seed in range(start_seed, start_seed + seeds):
-        try:
-            world = run_seed(policy, seed, replicas=replicas)
-        except Violation as violation:
-            summary.violations.append((seed, violation))
-            break
-        finally:
-            summary.seconds = perf_counter() - began
-        summary.seeds += 1
-        summary.steps += world.steps
-        summary.buckets += sum(world.disk.sealed.values())
-        summary.caught_up += world.caught_up
-        summary.faults.update(world.faults)
-        summary.happened.update(world.happened)
-        if progress is not None:
-            progress(summary)
-    return summary
 
 
 def run_seed(
@@ -162,7 +102,7 @@ class Schedule:
         world = self.world
         if self.random.random() < self.recovery_chance:
             name = self.random.choice(list(RECOVERIES))
-            self._let(name, RECOVERIES[name])
+            self.let(name, RECOVERIES[name])
         haste = self.haste if self.faults_left and (moving(world) or recovering(world)) else 1
         if self.faults_left and self.random.random() < self.fault_chance * haste:
             self._fault()
@@ -219,7 +159,7 @@ class Schedule:
             case ((("save" | "start") as what), *_) if self.world.setup.saved and self._strikes():
                 self._strike(what)
             case ((("save" | "start") as what), *_) if self._damages():
-                if not self._let(FAILS[what], self.faults[FAILS[what]][0]):
+                if not self.let(FAILS[what], self.faults[FAILS[what]][0]):
                     self.world.take(choice)
             case _:
                 self.world.take(choice)
@@ -230,7 +170,7 @@ class Schedule:
         tried = self.random.sample([*ON_THE_MOVE, *saved], k=ATTEMPTS)
         if what in FAILS and self.random.random() < 0.5:
             tried = [FAILS[what], *tried]
-        next((name for name in tried if self._let(name, self.faults[name][0])), None)
+        next((name for name in tried if self.let(name, self.faults[name][0])), None)
 
     def _damages(self) -> bool:
         """Whether a save, or a saved state, is bad: that costs no copy, and may happen time and again."""
@@ -254,9 +194,10 @@ class Schedule:
         """Let something fail that can."""
         self.faults_left -= 1
         names = self.random.choices(list(self.odds), list(self.odds.values()), k=ATTEMPTS)
-        next((name for name in names if self._let(name, self.faults[name][0])), None)
+        next((name for name in names if self.let(name, self.faults[name][0])), None)
 
-    def _let(self, name: str, fault: Fault) -> bool:
+    def let(self, name: str, fault: Fault) -> bool:
+        """Let this fail, or end, if it can."""
         world = self.world
         target = fault(world, self.random)
         if target is None:

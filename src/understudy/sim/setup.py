@@ -50,7 +50,11 @@ class Setup:
             rests=rests,
         )
 
-    def controller(self, view: View | None) -> Controller:
+    def controller_that_goes_on(self, view: View | None) -> Controller:
+        """After a loss of power."""
+        return self.controller(view, early=self.saved)
+
+    def controller(self, view: View | None, *, early: bool = False) -> Controller:
         return Controller(
             self.flow.topology,
             self.replicas,
@@ -60,4 +64,5 @@ class Setup:
             isolated=self.isolated,
             saved=self.saved,
             passive=self.timing.ship_ms > 0,
+            early=early,
         )

@@ -20,6 +20,7 @@ from understudy.core.edge.refill import Refill
 from understudy.core.host.connections import Connections
 from understudy.core.host.edges import Edges
 from understudy.core.host.host import Host
+from understudy.core.host.interpreter import Interpreter
 from understudy.core.host.places import Places
 from understudy.core.host.resident import Resident
 from understudy.core.replica.backing import Backing
@@ -27,10 +28,13 @@ from understudy.core.replica.consumer import Consumer
 from understudy.core.replica.movement import Borrowing, Lending
 from understudy.core.replica.producer import Producer
 from understudy.core.replica.replica import Replica
+from understudy.core.turning import Turning
 from understudy.core.view.controller import Controller
+from understudy.sim.disk import Disk
 from understudy.sim.engine import SimEngine
-from understudy.sim.process import Disk, Process
+from understudy.sim.process import Process
 from understudy.sim.store import Leader, Store
+from understudy.sim.versions import Floors, SharedDisk
 from understudy.sim.worker import SimWorker
 
 T = TypeVar("T")
@@ -47,6 +51,7 @@ WALKED = frozenset(
             Connections,
             Edges,
             Host,
+            Interpreter,
             Places,
             Resident,
             Consumer,
@@ -56,9 +61,11 @@ WALKED = frozenset(
             Producer,
             Replica,
         ),
-        *(Controller, SimEngine, Disk, Process, SimWorker, Leader, Store),
+        *(Turning, Floors, Controller, SimEngine, Disk, Process, SimWorker, Leader, Store),
     }
 )
+#: What two processes share. Whoever copies both sees to it.
+SHARED = frozenset({SharedDisk})
 #: Types whose values are their own copy.
 _PLAIN = frozenset({int, str, bool, float, type(None), tuple, frozenset})
 #: What never changes in a process, or is a function given to it: shared, and no part of its state.
@@ -96,6 +103,8 @@ def _clone(value: Any, seen: dict[int, Any]) -> Any:
         return [_clone(each, seen) for each in value]
     if kind is deque:
         return deque(value, value.maxlen)
+    if kind in SHARED:
+        return value
     if kind not in WALKED:
         _expect_immutable(kind)
         return value
@@ -139,6 +148,8 @@ def _freeze(value: Any, seen: set[int]) -> Hashable:
         seen.add(id(value))
         left_out = FIXED | DERIVED
         return tuple(_freeze(getattr(value, name), seen) for name in _names(value) if name not in left_out)
+    if kind in SHARED:
+        return ()
     _expect_immutable(kind)
     return value  # type: ignore[no-any-return]
 

@@ -45,6 +45,14 @@ def on(version: int) -> On:
     return On(version)
 
 
+def _version_of(choice: Choice) -> int | None:
+    """The version that a choice of the run itself is about, if it is about one."""
+    match choice:
+        case "tell sink", int(version):
+            return version
+    return None
+
+
 def run_of(world: World) -> Upgrading:
     """The run that a world is a version of."""
     assert isinstance(world, Version)
@@ -98,7 +106,7 @@ class UpgradeScript(Script):
     def _step(self) -> bool:
         run = self.upgrading
         able: list[tuple[Upgrading | Version, Choice]] = [
-            (run, choice) for choice in run.choices() if self._may(choice)
+            (run, choice) for choice in run.choices() if self._may(choice, _version_of(choice))
         ]
         for version in run.versions:
             able += [(version, choice) for choice in version.choices() if self._may(choice, version.number)]

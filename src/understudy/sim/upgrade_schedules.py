@@ -15,6 +15,7 @@ from random import Random
 from understudy.core.shape.partition import Partition
 from understudy.sim.checkers import Violation, checkers
 from understudy.sim.clock import STEPS_MAX, let_time_pass
+from understudy.sim.faults import FAULTS, LOSSES
 from understudy.sim.observing import Observer
 from understudy.sim.schedules import Schedule, some_input
 from understudy.sim.shapes import Shape, shape_of
@@ -23,10 +24,13 @@ from understudy.sim.versions import Version
 from understudy.sim.world import Choice
 
 WISHES_MAX = 12
+STRIKES_MAX = 8
 #: How many buckets of each source come with every wish, so that an upgrade is never out of work.
 INPUT_MAX = 3
 #: How often a wish is had, compared with the others that can be: an upgrade is to get far before it ends.
-ODDS = {"back": 0.5, "discard": 0.2}
+ODDS: dict[str, float] = {"back": 0.5, "discard": 0.2}
+#: What fails when the gateway would have gone on with an upgrade.
+STRIKES = ("crash", "crash", "crash", "power")
 #: The wishes that each ending of an upgrade takes, in this order.
 ENDINGS: dict[str, tuple[str, ...]] = {
     "commit": ("begin", "turn", "commit"),
@@ -52,12 +56,16 @@ class UpgradeSchedule:
         self.random = random
         every = (*checkers(shape.setup.flow.reference), *observers)
         self.run = Upgrading(shape.setup, every, spares=shape.spares, keep=lambda n: random.randint(0, n))
-        self.run.base.feed_max = some_input(shape, random)
+        # Most of the input comes while the flow is upgraded.
+        self.run.base.feed_max = some_input(shape, random) // 3 + 1
         self.schedules: dict[int, Schedule] = {}
         self.pace: dict[object, float] = {}
         self.wish_chance = 10 ** random.uniform(-3, -1)
         #: How often the base's newest saved state is damaged when it is to be adopted.
         self.damage_chance = random.choice((0, 0.3))
+        #: How often something fails when the gateway would have gone on with an upgrade.
+        self.strike_chance = random.choice((0, 0.1, 0.3))
+        self.strikes_left = random.randint(0, STRIKES_MAX)
         #: Whether nothing fails any more.
         self.healed = False
         self.wishes_left = random.randint(1, WISHES_MAX)
@@ -82,9 +90,8 @@ class UpgradeSchedule:
     def _go_on(self) -> bool:
         if self.wishes_left and self.random.random() < self.wish_chance and self._wish():
             return True
-        versions = [version for version in self.run.versions if version.seated]
-        for actor in self._in_some_order(versions):
-            if self._own_step() if actor is None else self._schedule(actor).go_on():
+        for actor in self._in_some_order():
+            if self._schedule(actor).go_on() if isinstance(actor, Version) else self._own_step(actor):
                 return True
         if not self.wishes_left:
             return False
@@ -118,10 +125,9 @@ class UpgradeSchedule:
     def _step(self) -> bool:
         if self.random.random() < self.wish_chance and self._end():
             return True
-        versions = [version for version in self.run.versions if version.seated]
         return any(
-            self._own_step() if actor is None else self._schedule(actor).step()
-            for actor in self._in_some_order(versions)
+            self._schedule(actor).step() if isinstance(actor, Version) else self._own_step(actor)
+            for actor in self._in_some_order()
         )
 
     def _end(self) -> bool:
@@ -138,19 +144,27 @@ class UpgradeSchedule:
 
     # --- one step ----------------------------------------------------------------------------------------
 
-    def _in_some_order(self, versions: list[Version]) -> list[Version | None]:
-        """The versions and the run itself, which is None: who is to take the next step, if it can."""
-        actors: list[Version | None] = [None, *versions]
-        weights = {actor: self._pace_of(actor and actor.number) for actor in actors}
-        return sorted(actors, key=lambda actor: -weights[actor] * self.random.random())
+    def _in_some_order(self) -> list[Version | Choice]:
+        """The versions, and what the run itself can do: which of them is to take the next step, if it can."""
+        paces: list[tuple[float, Version | Choice]] = [
+            (self._pace_of(version.number), version) for version in self.run.versions if version.seated
+        ]
+        paces += [(self._pace_of(choice[:2], least=-2), choice) for choice in self.run.choices()]
+        weighed = [(pace * self.random.random(), actor) for pace, actor in paces]
+        return [actor for _, actor in sorted(weighed, key=lambda each: -each[0])]
 
-    def _own_step(self) -> bool:
-        choices = self.run.choices()
-        if not choices:
-            return False
-        weights = [self._pace_of(choice[:2]) for choice in choices]
-        self.run.take(self._perhaps_older(self.random.choices(choices, weights)[0]))
+    def _own_step(self, choice: Choice) -> bool:
+        if not self._strikes():
+            self.run.take(self._perhaps_older(choice))
         return True
+
+    def _strikes(self) -> bool:
+        """Whether something fails just now, when the gateway would have gone on with an upgrade."""
+        if self.healed or not self.strikes_left or self.random.random() >= self.strike_chance:
+            return False
+        self.strikes_left -= 1
+        name = self.random.choice(STRIKES)
+        return self._schedule(self.run.base).let(name, {**FAULTS, **LOSSES}[name][0])
 
     def _perhaps_older(self, choice: Choice) -> Choice:
         """Of a partition's two saved states the newest may be damaged when it is to be adopted."""
@@ -167,8 +181,8 @@ class UpgradeSchedule:
                 self.schedules[version.number].heal()
         return self.schedules[version.number]
 
-    def _pace_of(self, what: object) -> float:
+    def _pace_of(self, what: object, least: float = -1) -> float:
         pace = self.pace.get(what)
         if pace is None:
-            pace = self.pace[what] = 10 ** self.random.uniform(-1, 0.3)
+            pace = self.pace[what] = 10 ** self.random.uniform(least, 0.3)
         return pace

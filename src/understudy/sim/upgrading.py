@@ -1,10 +1,11 @@
 """A run that is upgraded: for a while two versions of a flow side by side, on one gateway.
 
 Both versions compute the same here, so that every checker and the reference hold for both, and what the sinks
-get must not show which of them delivered it. What is new are the steps of an upgrade. The operator's:
+get must not show which of them delivered it. What is new are the steps of an upgrade. The operator's, each a
+decision on disk that the gateway is told of, or finds when it begins again:
 
     ("begin",)             the log is pinned, and the next version is prepared
-    ("turn",)              all sinks are to take the candidate. The decision is on disk before it is told
+    ("turn",)              all sinks are to take the candidate
     ("back",)              all sinks are to take the base again
     ("commit",)            the candidate becomes the base, and the former base is dropped, if no sink takes it
     ("discard",)           the candidate is dropped, if no sink takes it
@@ -19,7 +20,8 @@ Those that happen by themselves, as choices of their own beside those of each ve
     ("tell sink", version) a sink of a version is told what `Turning` said
 
 The version's own `restart` stands for opening a candidate's ends. A crash of the gateway takes what was not
-heard or told yet with it; a loss of power, and the candidate with it, unless it was committed.
+heard or told yet with it, and an adoption that was not finished begins anew. A loss of power takes the
+candidate with it, unless it was committed.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ from understudy.core.turning import (
     TurningEvent,
 )
 from understudy.sim.checkers import Violation, demand
+from understudy.sim.disk import Disk
 from understudy.sim.invariants import check_awake, check_converged
 from understudy.sim.observing import Observer
-from understudy.sim.process import Disk
 from understudy.sim.setup import Setup
 from understudy.sim.vault import begins_with
 from understudy.sim.versions import Floors, Version
@@ -97,10 +99,12 @@ class Upgrading:
         self.base.seat(spares)
 
     def _make(self) -> Version:
-        number = len(self.made) + 1
-        made = Version(self, number, self.setup, self.observers, self.keep)
+        made = self._version(len(self.made) + 1)
         self.made.append(made)
         return made
+
+    def _version(self, number: int) -> Version:
+        return Version(self, number, self.setup, self.observers, self.keep)
 
     # --- reading -----------------------------------------------------------------------------------------
 
@@ -147,7 +151,9 @@ class Upgrading:
 
     def choices(self) -> list[Choice]:
         """What happens by itself, beside the choices of each version."""
-        found: list[Choice] = [("adopt", self.to_adopt[0])] if self.to_adopt else []
+        found: list[Choice] = []
+        if self.to_adopt and self.gateway_lives:
+            found.append(("adopt", self.to_adopt[0]))
         found += [("hear", kind) for kind, events in self.unheard.items() if events]
         found += [
             ("tell sink", version.number)
@@ -158,22 +164,28 @@ class Upgrading:
 
     def wishes(self) -> list[Choice]:
         """What the operator can do now."""
-        turning, candidate = self.turning, self.candidate
-        if turning is None:
-            return []
+        candidate = self.candidate
         if candidate is None:
             return [("begin",)] if self.base.view is not None else []
         found: list[Choice] = []
-        if self.wanted == self.base_number:
-            if candidate.view is not None:
-                found.append(("turn",))
-            if self.settled or candidate.number not in turning.open:
-                found.append(("discard",))
-        else:
+        if self.wanted != self.base_number:
             found.append(("back",))
-            if self.settled:
-                found.append(("commit",))
+        elif candidate.view is not None:
+            found.append(("turn",))
+        if self._may_close(self.base):
+            found.append(("commit",))
+        if self._may_close(candidate):
+            found.append(("discard",))
         return found
+
+    def _may_close(self, version: Version) -> bool:
+        """Whether no sink takes this version, and none will."""
+        turning = self.turning
+        if turning is None:
+            # A gateway that begins again knows no more than what is on disk by then.
+            return version is self.candidate or self.wanted != version.number
+        never_open = version is self.candidate and version.number not in turning.open
+        return self.wanted != version.number and (self.settled or never_open)
 
     def take(self, choice: Choice) -> None:
         """Let one choice happen, of the operator or of the run itself."""
@@ -191,7 +203,7 @@ class Upgrading:
                 self.happened["upgrades"] += 1
                 self.candidate = self._make()
                 self.candidate.feed_max = self.base.feed_max
-                self.to_adopt = deque(adoption_order(self.setup.flow.topology))
+                self._begin_adopting()
             case "adopt", Partition() as partition, *rest:
                 self._adopt(partition, damaged=len(rest))
             case ("turn",):
@@ -215,6 +227,13 @@ class Upgrading:
 
     # --- the steps of an upgrade -------------------------------------------------------------------------
 
+    def _begin_adopting(self) -> None:
+        """What an attempt adopted that did not get to its end is older than what is adopted now."""
+        candidate = self.candidate
+        assert candidate is not None
+        candidate.vault, candidate.adopted = {}, frozenset()
+        self.to_adopt = deque(adoption_order(self.setup.flow.topology))
+
     def _adopt(self, partition: Partition, damaged: int) -> None:
         """A partition that was never saved begins with nothing, as it would in the base."""
         candidate = self.candidate
@@ -223,6 +242,7 @@ class Upgrading:
         kept = begins_with(self.base.vault, partition, damaged=damaged)
         if kept is not None:
             self.happened["adopted"] += 1
+            self.happened["older states adopted"] += damaged
             candidate.vault = {**candidate.vault, partition: (kept,)}
             candidate.adopted |= {partition}
         if not self.to_adopt:
@@ -231,7 +251,8 @@ class Upgrading:
 
     def _want(self, version: int) -> None:
         self.wanted = version
-        self.unheard["turn"].append(Turn(version))
+        if self.gateway_lives:
+            self.unheard["turn"].append(Turn(version))
 
     def _commit(self) -> None:
         former, candidate = self.base, self.candidate
@@ -254,10 +275,12 @@ class Upgrading:
         if self.candidate is not None:
             self.floors.drop(self.candidate.number)
             self.candidate, self.to_adopt = None, deque()
+        self.wanted = self.base_number
 
     def _close(self, version: Version) -> None:
         """The ends of a version are hosted no longer, if they were."""
-        assert self.turning is not None
+        if self.turning is None:
+            return
         opening, number = self.unheard["open"], version.number
         self.unheard["open"] = deque(event for event in opening if event != Opened(number))
         self.untold.pop(number, None)
@@ -281,13 +304,15 @@ class Upgrading:
         self.floors.gateway_gone()
         for version in self.versions:
             version.lose_gateway()
+        if self.to_adopt:
+            self.happened["adoptions begun anew"] += 1
+            self._begin_adopting()
 
     def lose_power(self) -> None:
         """Everything is gone but what is on disk or saved. The run goes on in its base."""
         self.happened["power failures beside a candidate"] += self.candidate is not None
         self.crash()
         self._drop_candidate()
-        self.wanted = self.base_number
         self.base.begin_after_power_failure()
 
     def opened(self, version: Version) -> None:

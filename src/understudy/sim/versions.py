@@ -18,8 +18,9 @@ from understudy.core.host.parcels import Inside
 from understudy.core.host.places import GATEWAY
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.turning import TellSink
+from understudy.sim.disk import Disk
 from understudy.sim.observing import Observer
-from understudy.sim.process import Action, Disk, Process
+from understudy.sim.process import Action, Process
 from understudy.sim.setup import Setup
 from understudy.sim.world import Choice, World
 
@@ -51,7 +52,10 @@ class Floors:
         self._said[version][source] = trimmed, needed
 
     def trimmed(self, source: str) -> BucketId:
-        """What all live copies have, of all versions that are hosted."""
+        """What all live copies have, of all versions that are hosted. The memory of a gateway that begins
+        again begins there. That spares it to read again what some copy still lacks, and nothing else hangs on
+        it: for more than memory holds there is the log.
+        """
         return min(said[source][0] for said in self._said.values() if source in said)
 
     def needed(self, source: str) -> BucketId:
@@ -140,8 +144,9 @@ class Version(World):
 
     def let_go_of_logs(self) -> None:
         """Another version needs nothing any more."""
-        self.processes[GATEWAY].trim_logs()
-        self.check_kept()
+        if GATEWAY in self.processes:
+            self.to_change(GATEWAY).trim_logs()
+            self.check_kept()
 
     def lose_power(self) -> None:
         self.run.lose_power()

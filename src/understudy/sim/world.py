@@ -30,38 +30,28 @@ from collections.abc import Callable, Hashable, Iterable
 from understudy.core.bucket import BucketId
 from understudy.core.host.parcels import ParcelFrom, PeerDown, PeerUp, ViewSeen
 from understudy.core.host.places import GATEWAY
-from understudy.core.shape.partition import Copy, Partition
-from understudy.core.view.events import CopyLacks, Report
+from understudy.core.shape.partition import Copy
+from understudy.core.view.events import CopyLacks
 from understudy.core.view.view import Status, View
 from understudy.sim.checkers import Violation
 from understudy.sim.connections import Connection, Down, Up, calls
+from understudy.sim.disk import Disk
+from understudy.sim.fleet import Fleet
 from understudy.sim.invariants import check_kept, check_view
 from understudy.sim.observing import Observer
-from understudy.sim.process import (
-    Action,
-    CutOff,
-    DeliveredThrough,
-    Disk,
-    Effect,
-    Process,
-    Reported,
-    RestsThrough,
-    Sent,
-)
+from understudy.sim.ports import CutOff, DeliveredThrough, Effect, Reported, RestsThrough, Sent
+from understudy.sim.process import Action, Process
 from understudy.sim.setup import Setup
 from understudy.sim.store import Store
-from understudy.sim.vault import Vault, begins_with, floor_of, with_saved
+from understudy.sim.vault import begins_with, floor_of, with_saved
 from understudy.sim.worker import Kept
 
 Choice = tuple[Hashable, ...]
 STORY_CHOICES = 60
 
 
-class World:
+class World(Fleet):
     """Every process starts when it is added; otherwise only `take` changes the world."""
-
-    #: Whether the sinks of a gateway that starts rest until they are woken.
-    sinks_rest = False
 
     def __init__(
         self,
@@ -71,27 +61,6 @@ class World:
         keep: Callable[[int], int] = lambda n: n,
         disk: Disk | None = None,
     ) -> None:
-        self.setup = setup
-        self.observers = tuple(observers)
-        #: How much of a queue of this length still arrives when its connection breaks.
-        self.keep = keep
-        self.processes: dict[str, Process] = {}
-        self.connections: dict[int, Connection] = {}
-        self.calls: dict[tuple[str, str], int] = {}
-        self.serial = 0
-        self.store = Store.begin(setup.controller)
-        self.reports: dict[str, tuple[Report, ...]] = {}
-        topology = setup.flow.topology
-        self._disk = disk or Disk.empty(topology.sources, topology.sinks)
-        self.vault: Vault = {}
-        #: The partitions whose first snapshot is known to be whole, so that no copy begins with nothing.
-        self.adopted: frozenset[Partition] = frozenset()
-        self.added = 0
-        # What has failed for a while.
-        self.stalled: set[str] = set()
-        self.refusing: set[str] = set()
-        self.away: set[str] = set()
-        self.leaderless = False
         #: How many buckets of each source may come for now; None: all.
         self.feed_max: int | None = None
         self.faults: Counter[str] = Counter()
@@ -102,102 +71,7 @@ class World:
         self.steps = 0
         self.caught_up = 0
         self.story: deque[str] = deque(maxlen=STORY_CHOICES)
-        self._needed: dict[str, tuple[View | None, frozenset[str]]] = {}
-        self.start_gateway()
-
-    # --- processes ---------------------------------------------------------------------------------------
-
-    @property
-    def nodes(self) -> list[str]:
-        return [name for name in self.processes if name != GATEWAY]
-
-    @property
-    def view(self) -> View | None:
-        return self.store.view
-
-    @property
-    def disk(self) -> Disk:
-        """The gateway's, whether it lives or not."""
-        gateway = self.processes.get(GATEWAY)
-        return self._disk if gateway is None or gateway.disk is None else gateway.disk
-
-    def start_gateway(self) -> None:
-        disk = self._disk
-        host = self.setup.host(
-            GATEWAY,
-            dict(disk.delivered),
-            {source: disk.begins_after(source) for source in disk.sealed},
-            dict(disk.forgotten),
-            rests=self.sinks_rest,
-        )
-        self.processes[GATEWAY] = Process(host, self.setup.flow, self.observers, self._disk)
-
-    def add_node(self) -> str:
-        self.added += 1
-        name = f"n{self.added:02}"
-        self.processes[name] = Process(self.setup.host(name), self.setup.flow, self.observers)
-        self.store.join(name)
-        return name
-
-    def kill(self, name: str) -> None:
-        """The process is gone. The gateway's disk stays; a node's session ends later."""
-        self._disk = self.disk
-        del self.processes[name]
-        self._needed.pop(name, None)
-        self.reports.pop(name, None)
-        self.stalled.discard(name)
-        self.refusing.discard(name)
-        self.away.discard(name)
-        for connection in list(self.connections.values()):
-            if name in (connection.caller, connection.callee):
-                self._close(connection.serial, gone=name)
-        self.calls = {ends: serial for ends, serial in self.calls.items() if ends[0] != name}
-        self.check_kept()
-
-    def lose_power(self) -> None:
-        """Every process is gone at one moment, and what the store knew of them. Disks and the vault stay, and
-        everything starts again, under the first names.
-        """
-        for name in list(self.processes):
-            self.kill(name)
-        self.connections, self.calls, self.reports = {}, {}, {}
-        self.store = Store.begin(self.setup.controller)
-        self.leaderless = False
-        self.added = 0
-        self.start_gateway()
-        for _ in range(self.setup.nodes):
-            self.add_node()
-
-    # --- connections -------------------------------------------------------------------------------------
-
-    def sever(self, serial: int) -> None:
-        """The connection breaks; both ends live on."""
-        self._close(serial)
-
-    def _close(self, serial: int, gone: str | None = None) -> None:
-        connection = self.connections[serial]
-        if connection.open:
-            connection = connection.broken(self.keep)
-        if gone is not None:
-            connection = connection.with_queue(gone, ())
-        self._put_connection(connection)
-        for end in (connection.caller, connection.callee):
-            if connection.queue(end):
-                self._queued(connection, end)
-
-    def _put_connection(self, connection: Connection) -> None:
-        if connection.open or connection.to_caller or connection.to_callee:
-            self.connections[connection.serial] = connection
-        else:
-            del self.connections[connection.serial]
-
-    def needed(self, name: str) -> frozenset[str]:
-        """The processes that this one calls, or would if it were the one to call."""
-        host = self.processes[name].host
-        known = self._needed.get(name)
-        if known is None or known[0] is not host.view:
-            known = self._needed[name] = (host.view, frozenset(host.needed))
-        return known[1]
+        super().__init__(setup, observers, keep=keep, disk=disk)
 
     # --- choices -----------------------------------------------------------------------------------------
 
@@ -397,7 +271,7 @@ class World:
         return worker.lent.get(wanted.version) if worker is not None else None
 
     def _act(self, name: str, action: Action) -> None:
-        process = self.processes[name]
+        process = self.to_change(name)
         kept_before, gaps_before = process.dropped, process.gaps
         self._carry_out(name, process.act(action))
         self.happened["gaps"] += len(process.gaps - gaps_before)
@@ -447,15 +321,11 @@ class World:
     def gateway_may_start(self) -> bool:
         return True
 
+    def to_change(self, name: str) -> Process:
+        return self.processes[name]
+
     def _store_to_change(self) -> Store:
         return self.store
-
-    def _next_serial(self, caller: str, callee: str) -> int:
-        self.serial += 1
-        return self.serial
-
-    def _queued(self, connection: Connection, to: str) -> None:
-        """Something was put in the queue to this end."""
 
     def _published(self, view: View) -> None:
         """The store has a new view."""

@@ -16,7 +16,7 @@ from understudy.core.replica.events import CopyState, ShipDue, SnapshotFailed
 from understudy.core.replica.movement import Lending
 from understudy.core.replica.replica import Replica
 from understudy.core.shape.partition import Copy, Partition
-from understudy.core.view.controller import Controller
+from understudy.core.view.seating import Seating
 from understudy.core.view.view import Seats, Status
 
 Patch = pytest.MonkeyPatch
@@ -140,15 +140,15 @@ def resume_one_bucket_late(patch: Patch) -> None:
 
 
 def never_promote(patch: Patch) -> None:
-    patch.setattr(Controller, "_take_over", lambda _: {})
+    patch.setattr(Seating, "take_over", lambda _: {})
 
 
 def promote_all(patch: Patch) -> None:
     """Every backup of a partition takes over."""
-    take_over = Controller._take_over
+    take_over = Seating.take_over
 
-    def all_of_them(controller: Controller) -> dict[Partition, Seats]:
-        done = take_over(controller)
+    def all_of_them(seating: Seating) -> dict[Partition, Seats]:
+        done = take_over(seating)
         for partition, seats in done.items():
             for replica, seat in enumerate(seats.seats):
                 if seat.status is Status.BACKUP:
@@ -156,21 +156,21 @@ def promote_all(patch: Patch) -> None:
                     done[partition] = done[partition].with_seat(replica, active, seats.epoch)
         return done
 
-    patch.setattr(Controller, "_take_over", all_of_them)
+    patch.setattr(Seating, "take_over", all_of_them)
 
 
 def promote_a_standby(patch: Patch) -> None:
     """A standby takes over, whether it holds a snapshot or not."""
-    take_over = Controller._take_over
+    take_over = Seating.take_over
 
-    def hasty(controller: Controller) -> dict[Partition, Seats]:
-        done = take_over(controller)
-        for partition, seats in controller._current.partitions.items():
+    def hasty(seating: Seating) -> dict[Partition, Seats]:
+        done = take_over(seating)
+        for partition, seats in seating.view.partitions.items():
             held = any(seat.status.has_state for seat in seats.seats)
             for replica, seat in enumerate(seats.seats):
                 if seat.status is Status.STDBY and not held:
                     active = replace(seat, status=Status.ACTIVE)
-                    done[partition] = controller._with(Copy(partition, replica), active)
+                    done[partition] = seating.with_seat(Copy(partition, replica), active)
         return done
 
-    patch.setattr(Controller, "_take_over", hasty)
+    patch.setattr(Seating, "take_over", hasty)

@@ -9,6 +9,7 @@ import pytest
 
 from understudy.core.shape.partition import Copy
 from understudy.core.view.controller import Controller
+from understudy.core.view.seating import Seating
 from understudy.core.view.view import Status
 
 Patch = pytest.MonkeyPatch
@@ -39,7 +40,7 @@ def bury_the_last_at_once(patch: Patch) -> None:
 
 def believe_the_dead(patch: Patch) -> None:
     """A copy that is called active counts as one, though its node has not been seen."""
-    patch.setattr(Controller, "_is_safe", lambda c, copy: c._current.seat(copy).status is Status.ACTIVE)
+    patch.setattr(Seating, "is_safe", lambda seating, copy: seating.view.seat(copy).status is Status.ACTIVE)
 
 
 def any_epoch_in_reports(patch: Patch) -> None:
@@ -59,7 +60,7 @@ def all_levels_at_once(patch: Patch) -> None:
         view = controller.view
         if view is None or not controller.members.keys() | controller._missed >= view.nodes_named:
             return None
-        return controller._fill(controller.topology.partitions) or None
+        return controller._seating.fill(controller.topology.partitions) or None
 
     patch.setattr(Controller, "_standbys", standbys)
 

@@ -15,7 +15,7 @@ from understudy.core.host.parcels import Attach, Dispatch, Relay
 from understudy.core.host.places import Places
 from understudy.core.shape.partition import Copy
 from understudy.core.view.changes import Fail, changes
-from understudy.sim.process import Disk
+from understudy.sim.disk import Disk
 
 Patch = pytest.MonkeyPatch
 

@@ -21,6 +21,7 @@ from understudy.core.replica.producer import Producer
 from understudy.core.replica.replica import Replica
 from understudy.core.shape.partition import Partition
 from understudy.core.view.controller import Controller
+from understudy.core.view.seating import Seating
 from understudy.core.view.view import Seats, Status
 from understudy.sim import world
 from understudy.sim.vault import Vault
@@ -77,20 +78,20 @@ def forget_what_sinks_hold(patch: Patch) -> None:
 
 def never_restore(patch: Patch) -> None:
     """A partition that lost all its copies stays lost."""
-    patch.setattr(Controller, "_restore", lambda _: {})
+    patch.setattr(Seating, "restore", lambda _: {})
 
 
 def restore_as_a_standby(patch: Patch) -> None:
     """A copy that is to begin with a saved state waits for a live one to lend its state."""
-    restore = Controller._restore
+    restore = Seating.restore
 
-    def waiting(controller: Controller) -> dict[Partition, Seats]:
+    def waiting(seating: Seating) -> dict[Partition, Seats]:
         return {
             partition: replace(seats, seats=(replace(seats.seats[0], status=Status.STDBY), *seats.seats[1:]))
-            for partition, seats in restore(controller).items()
+            for partition, seats in restore(seating).items()
         }
 
-    patch.setattr(Controller, "_restore", waiting)
+    patch.setattr(Seating, "restore", waiting)
 
 
 # --- what is kept for the store --------------------------------------------------------------------------

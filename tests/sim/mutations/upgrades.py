@@ -11,11 +11,13 @@ import pytest
 from understudy.core.bucket import BucketId
 from understudy.core.replica.consumer import Consumer
 from understudy.core.replica.events import Passed, Rest, Rests, Wake
+from understudy.core.shape.partition import Partition
 from understudy.core.shape.topology import Topology
 from understudy.core.turning import Delivered, TellSink, Turning, TurningEvent
 from understudy.sim import upgrading
-from understudy.sim.process import Disk
+from understudy.sim.disk import Disk
 from understudy.sim.upgrading import Upgrading
+from understudy.sim.vault import with_saved
 from understudy.sim.versions import Floors, SharedDisk, Version
 from understudy.sim.world import Choice
 
@@ -60,6 +62,16 @@ def wake_one_too_low(patch: Patch) -> None:
     _wake_beside(patch, -1)
 
 
+def wake_without_a_number(patch: Patch) -> None:
+    """A sink that is woken goes on after what it was told to drop, whatever was delivered since."""
+    told = Consumer.told
+
+    def unaware(consumer: Consumer, event: Rest | Passed | Wake) -> list[Any]:
+        return told(consumer, Wake(consumer.passed) if isinstance(event, Wake) else event)
+
+    patch.setattr(Consumer, "told", unaware)
+
+
 def rest_with_a_group_in_hand(patch: Patch) -> None:
     """A sink says that it rests before its group is delivered."""
     told = Consumer.told
@@ -99,13 +111,27 @@ def begin_again_awake(patch: Patch) -> None:
     patch.setattr(Version, "tell", unless_awake)
 
 
+def begin_again_with_the_base(patch: Patch) -> None:
+    """A gateway that begins again lets the sinks take the base, whichever version is wanted."""
+    started = Upgrading.gateway_started
+
+    def forgetful(run: Upgrading, version: Version) -> None:
+        wanted, run.wanted = run.wanted, run.base_number
+        started(run, version)
+        run.wanted = wanted
+
+    patch.setattr(Upgrading, "gateway_started", forgetful)
+
+
 def commit_while_awake(patch: Patch) -> None:
     """The base is closed as soon as the candidate is wanted."""
     wishes = Upgrading.wishes
 
     def eager(run: Upgrading) -> list[Choice]:
         found = wishes(run)
-        return [*found, ("commit",)] if ("back",) in found and ("commit",) not in found else found
+        candidate = run.candidate
+        opened = candidate is not None and candidate.hosted and ("back",) in found
+        return [*found, ("commit",)] if opened and ("commit",) not in found else found
 
     patch.setattr(Upgrading, "wishes", eager)
 
@@ -171,20 +197,32 @@ def keep_for_the_live_version(patch: Patch) -> None:
     patch.setattr(SharedDisk, "trim", trim)
 
 
-def trim_for_the_live_version(patch: Patch) -> None:
-    """Where memory begins again is the live version's alone."""
-    trim = SharedDisk.trim
-
-    def alone(disk: SharedDisk, source: str, trimmed: BucketId, needed: BucketId) -> None:
-        trim(disk, source, trimmed, needed)
-        if disk._run.live.number == disk._version:
-            disk.trimmed[source] = max(disk.trimmed[source], trimmed)
-
-    patch.setattr(SharedDisk, "trim", alone)
-
-
 def adopt_consumers_first(patch: Patch) -> None:
     def reverse(topology: Topology) -> tuple[Any, ...]:
         return tuple(reversed(topology.partitions))
 
     patch.setattr(upgrading, "adoption_order", reverse)
+
+
+def adopt_beside_the_first_attempt(patch: Patch) -> None:
+    """An adoption that begins anew keeps what the one before has adopted."""
+    begin, adopt = Upgrading._begin_adopting, Upgrading._adopt
+
+    def again(run: Upgrading) -> None:
+        assert run.candidate is not None
+        vault, adopted = run.candidate.vault, run.candidate.adopted
+        begin(run)
+        run.candidate.vault, run.candidate.adopted = vault, adopted
+
+    def beside(run: Upgrading, partition: Partition, damaged: int) -> None:
+        assert run.candidate is not None
+        candidate, before = run.candidate, run.candidate.vault.get(partition, ())
+        last = len(run.to_adopt) == 1
+        adopt(run, partition, damaged)
+        for kept in before:
+            candidate.vault = with_saved(candidate.vault, partition, kept)
+        if last:
+            candidate.check_kept()
+
+    patch.setattr(Upgrading, "_begin_adopting", again)
+    patch.setattr(Upgrading, "_adopt", beside)
