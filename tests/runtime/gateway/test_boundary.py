@@ -16,7 +16,7 @@ from understudy.core.host.parcels import Attach, Here, ParcelFrom, Say, Welcome
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.timers import TimerFired
 from understudy.history.records import ProducedRecord, SenderRecord, SuspectedRecord, ViewRecord
-from understudy.runtime.gateway import boundary as module
+from understudy.runtime.gateway import shares as module
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.payload import decode, encode
 

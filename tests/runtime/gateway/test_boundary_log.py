@@ -9,7 +9,7 @@ from boundary_kit import FAST, ROWS, Gateway, gateway
 
 from understudy.core.edge.messages import Ack, Held
 from understudy.core.host.parcels import PeerDown, ViewSeen
-from understudy.core.shape.partition import STORE, Copy, Partition
+from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.ingest.buckets import SealedBucket
@@ -49,11 +49,11 @@ def test_with_saving_the_log_keeps_what_a_saved_state_may_need(made: list[Gatewa
     gate.say(ONE, FAST, Ack(3))
     gate.say(BOTH, FAST, Ack(3))
     assert (gate.around.trimmed, gate.around.forgotten) == ({"fast": 3}, {})
-    gate.say(ONE, FAST, Held(STORE, 2))
+    gate.say(ONE, FAST, Held(2))
     assert gate.around.forgotten == {}, "the other partition has saved nothing"
-    gate.say(BOTH, FAST, Held(STORE, 1))
+    gate.say(BOTH, FAST, Held(1))
     assert gate.around.forgotten == {"fast": 1}
-    gate.say(BOTH, FAST, Held(STORE, 3))
+    gate.say(BOTH, FAST, Held(3))
     assert gate.around.forgotten == {"fast": 2}
 
 
@@ -75,7 +75,7 @@ def test_what_is_saved_and_not_trimmed_is_forgotten_only_when_it_is(
     )
     for partition in (Partition("one"), Partition("both")):
         gate.say(Copy(partition, 0), FAST, Ack(3), "n")
-        gate.say(Copy(partition, 0), FAST, Held(STORE, 3), "n")
+        gate.say(Copy(partition, 0), FAST, Held(3), "n")
     assert told == []
     for partition in (Partition("one"), Partition("both")):
         gate.say(Copy(partition, 1), FAST, Ack(2), "m")

@@ -167,7 +167,7 @@ def test_a_run_of_two_sinks_is_finished_when_both_hold_everything(life: Life, se
         life.deliver_through("one", END)
         assert not life.gateway._finished()
         assert not finished_file(settings.path).exists()
-        life.gateway.deliver("two", [Bucket(END)])
+        life.gateway.deliver("two", [Bucket(END)], 1)
         life.await_end()
     assert finished_file(settings.path).exists()
 
@@ -187,7 +187,7 @@ def test_a_run_goes_on_after_the_bucket_of_its_last_row_until_the_windows_over_i
                 life.deliver_through(sink, bucket)
             assert not life.gateway._finished()
         for sink in ("one", "two"):
-            life.gateway.deliver(sink, [Bucket(END)])
+            life.gateway.deliver(sink, [Bucket(END)], 1)
         life.await_end()
     assert finished_file(settings.path).exists()
 
@@ -268,7 +268,7 @@ def test_a_gateway_whose_zookeeper_forgot_the_view_of_the_run_does_not_begin_ane
 ) -> None:
     life = Life(settings)
     life.start()
-    coordination = life.gateway._versions._first._coordination
+    coordination = life.gateway._versions._leading._coordination
     node = coordination.join("node", "node-1.1", {"flight": "127.0.0.1:1", "pid": 1})
     life.until(lambda: life.gateway._versions.status()["epoch"] == 1)
     node.leave()
@@ -363,7 +363,7 @@ def test_a_gateway_whose_log_lacks_its_newest_part_refuses_to_start(settings: Ru
         life = Life(settings)
         life.start()
         life.push_at(bucket)
-        life.gateway.deliver("two", [Bucket(bucket - 1)])
+        life.gateway.deliver("two", [Bucket(bucket - 1)], 1)
         life.end()
         if bucket == 10:
             shutil.copytree(log, copy)

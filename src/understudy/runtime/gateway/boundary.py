@@ -12,12 +12,8 @@ While a flow is upgraded, its gateway has a boundary for each of two versions (`
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
-
-import pyarrow as pa
 
 from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.edge.messages import Data
@@ -28,15 +24,14 @@ from understudy.core.replica.producer import Producer
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import CopySuspected, Report
 from understudy.engine.segments import SINK_PREFIX, sink_partition
-from understudy.flow.dealing import deal, partition_numbers
 from understudy.runtime.actor import Actor
 from understudy.runtime.gateway.rereading import Rereading
+from understudy.runtime.gateway.shares import Dealer, Dealt, Incoming
 from understudy.runtime.hosting import Hosting
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.rereading import LogReader
 from understudy.runtime.mesh import SAVE, STATS
 from understudy.runtime.partitioning import Dataflow, host_for
-from understudy.runtime.payload import encode
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.endpoint import Endpoint
@@ -46,9 +41,6 @@ log = logging.getLogger(__name__)
 
 #: A source with much to put in, above all after a restart, puts in so many buckets at a time.
 RUN_BUCKETS_MAX = 1_000
-
-#: A sealed bucket's number, and its shares by partition.
-Dealt = tuple[BucketId, dict[Partition, Bucket]]
 
 
 class Surroundings(Protocol):
@@ -77,27 +69,6 @@ class Surroundings(Protocol):
         ...
 
 
-@dataclass
-class _Source:
-    """A source's buckets on their way in."""
-
-    waiting: deque[Dealt] = field(default_factory=deque)
-    waiting_bytes: int = 0
-    trimmed: BucketId = NOTHING
-    forgotten: BucketId = NOTHING
-    #: Whether the intake lets clients and readers push.
-    room: bool = True
-
-    def add(self, dealt: Dealt) -> None:
-        self.waiting.append(dealt)
-        self.waiting_bytes += _size_bytes(dealt)
-
-    def take(self, count_max: int) -> list[Dealt]:
-        taken = [self.waiting.popleft() for _ in range(min(count_max, len(self.waiting)))]
-        self.waiting_bytes -= sum(map(_size_bytes, taken))
-        return taken
-
-
 class Boundary(Hosting):
     """The ends of one version of a flow. With `rests`, no sink delivers anything until it is woken.
 
@@ -118,7 +89,6 @@ class Boundary(Hosting):
         forgotten: Mapping[str, BucketId] | None = None,
         rests: bool = False,
     ) -> None:
-        self._keys = dataflow.keys
         self._around = surroundings
         self._recorder = recorder
         host = host_for(
@@ -133,14 +103,18 @@ class Boundary(Hosting):
         # Nodes call the gateway, never the other way round: it needs no addresses.
         super().__init__(host, settings, actor, lambda _node: None, self._suspects)
         self._saves = settings.saves
-        self._rereading = Rereading(surroundings.reader, self._share, self._log_read, self._log_not_read)
-        self._sources = {name: _Source() for name in dataflow.topology.sources}
+        self._delivered = dict(delivered)
+        self._dealer = Dealer(dataflow.topology, dataflow.keys)
+        self._rereading = Rereading(
+            surroundings.reader, self._dealer.share, self._log_read, self._log_not_read
+        )
+        self._sources = {name: Incoming() for name in dataflow.topology.sources}
         self._groups: dict[str, BucketId] = {}
         self._senders: dict[Partition, int | None] = {}
         self._epoch = 0
         for bucket in recovered:
             if bucket.source in self._sources:
-                self._sources[bucket.source].add(self._dealt(bucket))
+                self._sources[bucket.source].add(self._dealer.dealt(bucket))
 
     # --- called by other threads -------------------------------------------------------------------------
 
@@ -164,6 +138,29 @@ class Boundary(Hosting):
             for name, sink in sinks.items()
             if sink is not None and sink.below is not None
         }
+
+    @property
+    def caught_up_through(self) -> dict[str, BucketId]:
+        """Through which number each sink could have this version's output by now.
+
+        What was delivered before these ends were made does not come again. As long as nothing later has come,
+        only the input that the copies have taken tells how far they are.
+        """
+        found = self.arrived_through
+        for name, arrived in found.items():
+            if arrived <= self._delivered.get(name, NOTHING):
+                found[name] = min(arrived, self._taken_for(Partition(sink_partition(name))))
+        return found
+
+    def _taken_for(self, consumer: Partition) -> BucketId:
+        """Through which number all input was taken from which this partition's own is made."""
+        taken = []
+        for producer in self.host.topology.producers(consumer):
+            source = self._producer(producer.name) if producer.name in self._sources else None
+            taken.append(
+                self._taken_for(producer) if source is None else source.outlets[consumer].taken_through
+            )
+        return min(taken, default=NOTHING)
 
     @property
     def crowded(self) -> list[str]:
@@ -200,7 +197,11 @@ class Boundary(Hosting):
 
     def deal(self, buckets: Sequence[SealedBucket]) -> list[tuple[str, Dealt]]:
         """Sealed buckets, dealt out: by the thread that sealed them, since the actor has enough to do."""
-        return [(bucket.source, self._dealt(bucket)) for bucket in buckets if bucket.source in self._sources]
+        return [
+            (bucket.source, self._dealer.dealt(bucket))
+            for bucket in buckets
+            if bucket.source in self._sources
+        ]
 
     def have_all_saved(self) -> None:
         """Have every node save the states of its copies now."""
@@ -213,42 +214,17 @@ class Boundary(Hosting):
 
     # --- input -------------------------------------------------------------------------------------------
 
-    def _dealt(self, bucket: SealedBucket, only: str | None = None) -> Dealt:
-        """The bucket's rows, by the partition that takes them; every partition hears of its number.
-
-        `only` those of one segment are wanted.
-        """
-        shares: dict[Partition, Bucket] = {}
-        all_rows: Bucket | None = None
-        for partition in self.host.topology.consumers(Partition(bucket.source)):
-            if partition in shares or only not in (None, partition.name):
-                continue
-            count = self.host.topology.counts[partition.name]
-            if bucket.table is None or not bucket.table.num_rows:
-                shares[partition] = Bucket(bucket.number)
-            elif count == 1:
-                # Encoded once, however many segments read it.
-                all_rows = all_rows or _holding(bucket.number, bucket.source, bucket.table)
-                shares[partition] = all_rows
-            else:
-                keys = self._keys[partition.name]
-                parts = deal(bucket.table, partition_numbers(bucket.table, keys, count), count)
-                for index, part in enumerate(parts):
-                    share = _holding(bucket.number, bucket.source, part)
-                    shares[Partition(partition.name, index)] = share
-        return bucket.number, shares
-
-    def _share(self, bucket: SealedBucket, partition: Partition) -> Bucket:
-        """The share of one partition in a bucket that was read again."""
-        return self._dealt(bucket, partition.name)[1][partition]
-
     def _log_read(self, source: str, event: LogRead) -> None:
         self.inside(Copy(Partition(source)), 0, event)
 
     def _log_not_read(self, source: str, consumer: Copy, after: BucketId, error: BaseException) -> None:
-        """Fail, unless that copy has left meanwhile: then the log may have let go of what it was to get."""
+        """Fail, unless that copy has left meanwhile, or this version is over: then the log may have let go of
+        what the copy was to get.
+        """
 
         def judge() -> None:
+            if self._ended:
+                return
             producer = self._producer(source)
             outlet = None if producer is None else producer.outlets.get(consumer.partition)
             refill = None if outlet is None else outlet.refills.get(consumer.replica)
@@ -421,14 +397,3 @@ class Boundary(Hosting):
     def end(self) -> None:
         self._rereading.end()
         super().end()
-
-
-def _size_bytes(dealt: Dealt) -> int:
-    return sum(share.size_bytes for share in dealt[1].values())
-
-
-def _holding(number: BucketId, stream: str, table: pa.Table) -> Bucket:
-    if not table.num_rows:
-        return Bucket(number)
-    payload = encode({stream: table})
-    return Bucket(number, payload, len(payload))

@@ -1,21 +1,23 @@
 """How a candidate begins at the gateway: with the newest saved states of the version before, and then with a
 part in its coordination. Both may have to wait for others, so a thread of its own does this.
+
+Whatever goes wrong here is the candidate's trouble. It is told and tried again, and costs the version that
+works beside it nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from understudy.core.errors import BrokenInvariant
-from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.core.bucket import NOTHING
+from understudy.core.view.view import View
+from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.durable import leave_mark
+from understudy.runtime.gateway.edition import Edition
 from understudy.runtime.gateway.leading import Leading
 from understudy.runtime.node.saving import store_of
 from understudy.runtime.settings import RunSettings
-
-if TYPE_CHECKING:
-    from understudy.runtime.gateway.versions import Edition
 
 log = logging.getLogger(__name__)
 
@@ -25,23 +27,47 @@ RETRY_S_MAX = 15.0
 ADOPTED = "adopted"
 
 
-def begin_candidate(edition: Edition, before: RunSettings, address: str) -> Leading | None:
-    """Its part in the coordination, once its saved states are there; None if it is not wanted any more."""
+def begin_candidate(
+    edition: Edition, before: RunSettings, address: str, on_view: Callable[[View], None]
+) -> None:
+    """Give it its saved states, and have it take part in its coordination; then it hears of every view.
+
+    Returns when that is done, or when the candidate is not wanted any more.
+    """
     pause_s = RETRY_S
     while not edition.over.is_set():
         try:
             adopt_states(edition, before)
-            leading = Leading(edition.settings, edition.dataflow.topology)
-            leading.begin(address)
-        except (EnvironmentFailed, UserError, BrokenInvariant, OSError) as problem:
-            log.warning("version %d cannot begin yet: %s", edition.settings.version, problem)
-            edition.trouble = str(problem)
+            _take_part(edition, address, on_view)
+            return  # noqa: TRY300
+        except Exception as problem:
+            if edition.over.is_set():
+                # Its session was closed while it waited for ZooKeeper, as a rule.
+                return
+            log.warning("version %d cannot begin yet: %s", edition.version, problem)
+            log.debug("the reason", exc_info=problem)
+            edition.trouble = str(problem) or type(problem).__name__
+            _take_part_no_more(edition)
             edition.over.wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_S_MAX)
-        else:
-            edition.trouble = ""
-            return leading
-    return None
+
+
+def _take_part(edition: Edition, address: str, on_view: Callable[[View], None]) -> None:
+    leading = edition.leading = Leading(edition.settings, edition.dataflow.topology)
+    if edition.over.is_set():
+        # Whoever said so may have looked before there was anything to end.
+        leading.end()
+        return
+    leading.begin(address)
+    # With its first view it may get trouble of another kind.
+    edition.trouble = ""
+    leading.follow(on_view)
+
+
+def _take_part_no_more(edition: Edition) -> None:
+    leading, edition.leading = edition.leading, None
+    if leading is not None:
+        leading.end()
 
 
 def adopt_states(edition: Edition, before: RunSettings) -> None:
@@ -49,14 +75,26 @@ def adopt_states(edition: Edition, before: RunSettings) -> None:
 
     Only once: when its copies have saved states of their own, none of the version before may be among them.
     """
-    settings = edition.settings
+    settings, topology = edition.settings, edition.dataflow.topology
     mark = settings.version_path / ADOPTED
     if mark.exists():
         return
     store = store_of(settings)
+    # An attempt that did not get to its end has left states that are older than what is adopted now. All
+    # copies of a partition must begin with the same one, and no consumer with one from before its producers'.
+    store.drop_version(settings.version)
     known = set(store.partitions())
-    for partition in edition.dataflow.topology.partitions:
+    for partition in topology.partitions:
         listed = store.adopt(partition, before.version) if partition in known else None
+        if listed is None:
+            read = [name for name in topology.inputs[partition.name] if name in topology.sources]
+            gone = [name for name in read if edition.forgotten[name] > NOTHING]
+            if gone:
+                raise EnvironmentFailed(
+                    f"Version {before.version} has saved no state of {partition}, and the log of "
+                    f"{', '.join(gone)} does not go back to its beginning: version {settings.version} would "
+                    f"lack what came before."
+                )
         through = "nothing" if listed is None else f"bucket {listed.through}"
         log.info("version %d of %s begins with %s", settings.version, partition, through)
     settings.version_path.mkdir(parents=True, exist_ok=True)

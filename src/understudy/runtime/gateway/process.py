@@ -46,6 +46,8 @@ class Gateway:
     """Everything in the gateway process, wired together. What is outside of the versions' boundaries."""
 
     def __init__(self, settings: RunSettings, ending: Ending) -> None:
+        # Before a log is read, which takes long: what is wanted from here on is noticed by `run`.
+        self._wanted = Wanted(settings)
         self._settings = settings
         self._ending = ending
         self._ready = ready_file(settings.path, NAME)
@@ -71,7 +73,6 @@ class Gateway:
         self._endpoint = Endpoint(
             settings.host, settings.gateway_port, beat_s=settings.beat_s, silence_s=settings.silence_s
         )
-        self._wanted = Wanted(settings)
         self._versions = Versions(
             settings,
             dataflow,

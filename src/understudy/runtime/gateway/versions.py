@@ -11,6 +11,7 @@ agree with them, one step after the other:
     its first view comes       open its boundary, at the bucket that was sealed last. What its copies need
                                from before that number, they get from the log.
     its output is wanted       turn the sinks
+    the run goes on with it    so does the gateway, once its ends are here
     a version is not wanted    turn the sinks away from it, then close it
 
 **Producers first.** The saved states that a candidate begins with must fit together. States are taken over
@@ -19,7 +20,8 @@ what its producers had let go of when theirs was saved. It is not if the consume
 docs/upgrades.md has the argument.
 
 **The version that no sink takes stops nobody.** Sources wait for the others only. One that cannot keep pace
-is said to be crowded, and whoever looks after the run ends it.
+is said to be crowded, and whoever looks after the run ends it. What keeps such a version from working is told
+as its trouble; only what the base or a sink needs can end the gateway.
 
 Everything here belongs to the boundaries' actor, except where it says otherwise.
 """
@@ -29,19 +31,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from understudy.core.bucket import NOTHING, Bucket, BucketId
+from understudy.core.bucket import Bucket, BucketId
 from understudy.core.host.parcels import ViewSeen
 from understudy.core.turning import Closed, Delivered, Opened, Rested, Turn, Turning, TurningEvent
 from understudy.core.view.events import Report
 from understudy.core.view.view import View
+from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.actor import Actor
 from understudy.runtime.candidate import Candidate
-from understudy.runtime.gateway.boundary import Boundary, Dealt
+from understudy.runtime.gateway.boundary import Boundary
+from understudy.runtime.gateway.edition import Edition
 from understudy.runtime.gateway.leading import Leading
 from understudy.runtime.gateway.opening import begin_candidate
+from understudy.runtime.gateway.shares import Dealt
+from understudy.runtime.gateway.sharing import Intake, SharedSources
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.rereading import LogReader
 from understudy.runtime.mesh import purpose_of
@@ -53,44 +58,16 @@ from understudy.runtime.transport.endpoint import Accepted, Endpoint, NotYet
 log = logging.getLogger(__name__)
 
 
-class Outside(Protocol):
+class Outside(Intake, Protocol):
     """What versions need of their gateway. None of these may block."""
 
     def deliver(self, sink: str, buckets: Sequence[Bucket], version: int) -> None: ...
-
-    def trim(self, source: str, through: BucketId) -> None: ...
-
-    def forget(self, source: str, through: BucketId) -> None: ...
 
     def reader(self, source: str, after: BucketId) -> LogReader: ...
 
     def fail(self, error: BaseException) -> None: ...
 
-    def room(self, source: str, there_is: bool) -> None: ...
-
     def stats(self, node: str, facts: Mapping[str, Any]) -> None: ...
-
-
-@dataclass(eq=False)
-class Edition:
-    """One version at this gateway: how far it lets the log go, and its parts once they are there."""
-
-    settings: RunSettings
-    dataflow: Dataflow
-    #: By source, through which number it lets memory and the log go.
-    trimmed: dict[str, BucketId] = field(default_factory=dict)
-    forgotten: dict[str, BucketId] = field(default_factory=dict)
-    leading: Leading | None = None
-    boundary: Boundary | None = None
-    #: Set when it is not wanted any more.
-    over: threading.Event = field(default_factory=threading.Event)
-    #: Why it cannot begin yet.
-    trouble: str = ""
-
-    @property
-    def crowded(self) -> list[str]:
-        """The sources that have no room here."""
-        return [] if self.boundary is None else self.boundary.crowded
 
 
 class Versions:
@@ -117,59 +94,52 @@ class Versions:
         self._outside = outside
         self._endpoint = endpoint
         self._recorder = recorder
-        self.base = base.version
-        live = candidate.version if candidate is not None and candidate.live else self.base
+        live = candidate.version if candidate is not None and candidate.live else base.version
         self._turning = Turning(live, delivered)
-        #: What the intake was told last.
-        self._trimmed = dict(trimmed)
-        self._forgotten = dict(forgotten)
-        self._room = dict.fromkeys(trimmed, True)
-        #: By source, the last bucket that was put in.
-        self._sealed_through = dict(trimmed)
-        for bucket in recovered:
-            self._sealed_through[bucket.source] = bucket.number
-        self._editions: dict[int, Edition] = {}
-        first = self._editions[self.base] = Edition(base, dataflow, dict(trimmed), dict(forgotten))
-        first.boundary = self._boundary(first, trimmed=trimmed, recovered=recovered)
-        self._candidate = candidate
+        self._sources = SharedSources(outside, trimmed, forgotten, recovered)
+        #: The version that the run goes on with. Other threads read this once for all that they look at.
+        self._first = Edition(base, dataflow, dict(trimmed), dict(forgotten))
+        self._first.boundary = self._boundary(self._first, trimmed=trimmed, recovered=recovered)
+        self._editions = {base.version: self._first}
+        #: The one that it is to go on with, once its ends are here.
+        self._goes_on_with = base.version
         if candidate is not None:
             # Before anything is forgotten.
-            self._editions[candidate.version] = self._pinned(candidate)
+            self._pin(candidate)
 
     # --- in the gateway's main thread --------------------------------------------------------------------
 
     def begin(self) -> None:
         """Take part in the coordination of the version that the run goes on with. Waits for ZooKeeper."""
-        edition = self._editions[self.base]
-        assert edition.boundary is not None
-        edition.leading = Leading(edition.settings, edition.dataflow.topology)
-        edition.boundary.listen_on(self._endpoint)
-        if self._candidate is not None:
-            self._endpoint.handle(purpose_of(self._candidate.version), _not_yet)
+        first = self._first
+        assert first.boundary is not None
+        first.leading = Leading(first.settings, first.dataflow.topology)
+        first.boundary.listen_on(self._endpoint)
 
     def join(self) -> None:
         """Be found by nodes."""
-        self._first.begin(self._endpoint.address)
+        self._leading.begin(self._endpoint.address)
 
     def follow(self) -> None:
         """Hear of views, and begin with a candidate if there is one."""
-        edition = self._editions[self.base]
-        self._first.follow(lambda view: self._actor.post(self._on_view, edition, view))
+        first = self._first
+        self._leading.follow(lambda view: self._actor.post(self._on_view, first, view))
         for other in list(self._editions.values()):
-            if other is not edition:
+            if other is not first:
                 self._start(other)
 
     @property
-    def _first(self) -> Leading:
-        leading = self._editions[self.base].leading
+    def _leading(self) -> Leading:
+        leading = self._first.leading
         assert leading is not None
         return leading
 
     def tick(self) -> None:
         """Several times a second."""
         for edition in list(self._editions.values()):
-            if edition.leading is not None:
-                edition.leading.tick()
+            leading = edition.leading
+            if leading is not None:
+                leading.tick()
 
     def agree_with(self, base: RunSettings, candidate: Candidate | None) -> None:
         """This is what is wanted now."""
@@ -177,35 +147,33 @@ class Versions:
 
     def end(self) -> None:
         """When the actor has ended: close everything but the coordination."""
-        for edition in self._editions.values():
+        for edition in list(self._editions.values()):
             edition.over.set()
             if edition.boundary is not None:
                 edition.boundary.end()
 
     def leave(self) -> None:
         """End the part in the coordination of every version."""
-        for edition in self._editions.values():
-            if edition.leading is not None:
-                edition.leading.end()
+        for edition in list(self._editions.values()):
+            edition.leave()
 
     # --- for any thread ----------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
-        """Whether every partition that feeds a sink sends its output."""
-        boundary = self._editions[self.base].boundary
-        return boundary is not None and boundary.running
+        """Whether some version has every partition that feeds a sink send its output."""
+        return any(edition.running for edition in list(self._editions.values()))
 
     @property
     def delivered_through(self) -> dict[str, BucketId] | None:
         """How far each sink is delivered; None before the first view."""
-        boundary = self._editions[self.base].boundary
+        boundary = self._first.boundary
         return None if boundary is None or boundary.host.view is None else dict(self._turning.delivered)
 
     def on_sealed(self, buckets: list[SealedBucket]) -> None:
         """These are sealed, in order; from one thread."""
         boundaries = [each.boundary for each in list(self._editions.values()) if each.boundary is not None]
-        dealt = {id(boundary): boundary.deal(buckets) for boundary in boundaries}
+        dealt = {boundary: boundary.deal(buckets) for boundary in boundaries}
         for bucket in buckets:
             rows = 0 if bucket.table is None else bucket.table.num_rows
             self._recorder.sealed(bucket.source, bucket.number, rows)
@@ -216,95 +184,50 @@ class Versions:
 
     def have_all_saved(self) -> None:
         """Have every node of the version that the run goes on with save the states of its copies now."""
-        boundary = self._editions[self.base].boundary
+        boundary = self._first.boundary
         if boundary is not None:
             boundary.have_all_saved()
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know, as plain data."""
-        edition = self._editions[self.base]
-        assert edition.boundary is not None
-        others = [each for version, each in list(self._editions.items()) if version != self.base]
+        first = self._first
+        leading, boundary = first.leading, first.boundary
+        assert boundary is not None
+        others = [edition for edition in list(self._editions.values()) if edition is not first]
         return {
-            **edition.boundary.status(),
-            "version": self.base,
+            **boundary.status(),
+            "version": first.version,
             "delivered_through": self.delivered_through,
-            "members": self._first.members if edition.leading is not None else [],
-            "controller": self._first.failure if edition.leading is not None else None,
-            "candidate": self._status_of(others[0]) if others else None,
-        }
-
-    def _status_of(self, edition: Edition) -> dict[str, Any]:
-        """Of a version beside the one that the run goes on with."""
-        version, boundary = edition.settings.version, edition.boundary
-        base = self._editions[self.base].boundary
-        view = None if boundary is None else boundary.host.view
-        facts = {
-            "version": version,
-            "members": edition.leading.members if edition.leading is not None else [],
-            "trouble": edition.trouble,
-            # Whether all sinks take its output, and whether any does.
-            "live": self._turning.turned and self._turning.wanted == version,
-            "takes": self._turning.takes(version),
-        }
-        if boundary is None or view is None:
-            return {**facts, "open": False}
-        delivered, arrived = self._turning.delivered, boundary.arrived_through
-        return {
-            **facts,
-            "open": True,
-            "seats": boundary.status()["seats"],
-            "whole": all(seats.whole for seats in view.partitions.values()),
-            "down": [str(partition) for partition, seats in view.partitions.items() if seats.lost],
-            "crowded": boundary.crowded,
-            # How many buckets of each sink were delivered and have not come from this version yet; and how
-            # many have come from the version that the run goes on with, and not from this one.
-            "behind": _short_of(delivered, arrived),
-            "slower": _short_of(base.arrived_through, arrived) if base is not None else {},
+            "members": [] if leading is None else leading.members,
+            "controller": None if leading is None else leading.failure,
+            "candidate": others[0].status_beside(first, self._turning) if others else None,
         }
 
     # --- input -------------------------------------------------------------------------------------------
 
-    def _put(self, buckets: list[SealedBucket], dealt: Mapping[int, list[tuple[str, Dealt]]]) -> None:
-        for bucket in buckets:
-            self._sealed_through[bucket.source] = bucket.number
+    def _put(
+        self, buckets: list[SealedBucket], dealt: Mapping[Boundary, Sequence[tuple[str, Dealt]]]
+    ) -> None:
+        self._sources.note_sealed(buckets)
         for edition in self._editions.values():
             boundary = edition.boundary
             if boundary is not None:
                 # One that was opened since they were sealed has not dealt them out yet.
-                own = dealt.get(id(boundary))
+                own = dealt.get(boundary)
                 boundary.put(boundary.deal(buckets) if own is None else own)
 
-    def _trim(self) -> None:
-        """Let the log go as far as every version does."""
-        for source, before in list(self._trimmed.items()):
-            readers = [each for each in self._editions.values() if source in each.dataflow.topology.sources]
-            claims = [each.trimmed[source] for each in readers if each.boundary is not None]
-            through = max(before, min(claims, default=before))
-            if through > before:
-                self._trimmed[source] = through
-                self._outside.trim(source, through)
-            gone = min([through, *(each.forgotten[source] for each in readers)])
-            if gone > self._forgotten[source]:
-                self._forgotten[source] = gone
-                self._outside.forget(source, gone)
+    def _let_go(self) -> None:
+        self._sources.let_go(self._editions.values())
 
     def _make_room(self) -> None:
         """A source waits for the versions that some sink takes."""
-        opened = [each for each in self._editions.values() if each.boundary is not None]
-        taken = [each for each in opened if self._turning.takes(each.settings.version)]
-        counted = taken or [each for each in opened if each.settings.version == self.base]
-        crowded = {source for each in counted for source in each.crowded}
-        for source, before in self._room.items():
-            room = source not in crowded
-            if room != before:
-                self._room[source] = room
-                self._outside.room(source, room)
+        taken = [each for each in self._editions.values() if self._turning.takes(each.version)]
+        self._sources.make_room(taken or [self._first])
 
     # --- output ------------------------------------------------------------------------------------------
 
     def _sink_holds(self, sink: str, through: BucketId) -> None:
-        for edition in list(self._editions.values()):
+        for edition in self._editions.values():
             if edition.boundary is not None:
                 edition.boundary.sink_holds(sink, through)
         self._turn(Delivered(sink, through))
@@ -314,86 +237,99 @@ class Versions:
             edition = self._editions.get(told.version)
             if edition is not None and edition.boundary is not None:
                 edition.boundary.tell_sink(told.sink, told.event)
-        if isinstance(event, Turn | Rested):
+        if not isinstance(event, Delivered):
+            # Some sink may take another version than before.
             self._make_room()
-            self._close_unwanted()
+            self._settle()
 
     # --- which versions there are ------------------------------------------------------------------------
 
     def _agree_with(self, base: RunSettings, candidate: Candidate | None) -> None:
-        wanted = {base.version} if candidate is None else {base.version, candidate.version}
-        if base.version in self._editions:
-            self.base = base.version
+        if base.version not in self._editions:
+            self._outside.fail(
+                EnvironmentFailed(
+                    f"The run goes on with version {base.version} of the flow, and this gateway knows only "
+                    f"{', '.join(map(str, self._editions))}. It begins again."
+                )
+            )
+            return
+        self._goes_on_with = base.version
         if candidate is not None and candidate.version not in self._editions:
-            log.info("version %d of the flow begins beside version %d", candidate.version, self.base)
-            edition = self._editions[candidate.version] = self._pinned(candidate)
-            self._endpoint.handle(purpose_of(candidate.version), _not_yet)
-            self._start(edition)
+            log.info("version %d of the flow begins beside version %d", candidate.version, base.version)
+            self._start(self._pin(candidate))
+        wanted = {base.version} if candidate is None else {base.version, candidate.version}
         for version, edition in self._editions.items():
             if version not in wanted:
                 edition.over.set()
         live = candidate.version if candidate is not None and candidate.live else base.version
-        if live != self._turning.wanted and live in self._editions:
+        if live != self._turning.wanted:
             log.info("the sinks turn to version %d", live)
             self._turn(Turn(live))
-        self._close_unwanted()
+        self._settle()
 
-    def _close_unwanted(self) -> None:
-        for version, edition in list(self._editions.items()):
-            if not edition.over.is_set() or self._turning.takes(version) or version == self.base:
-                continue
-            log.info("version %d of the flow ends", version)
-            del self._editions[version]
-            self._endpoint.handle(purpose_of(version), _not_yet)
-            if edition.boundary is not None:
-                edition.boundary.end()
-            if version in self._turning.open:
-                self._turning.handle(Closed(version))
-            if edition.leading is not None:
-                # It waits for ZooKeeper, which may be away.
-                threading.Thread(target=edition.leading.end, name=f"leaving {version}", daemon=True).start()
-            self._trim()
-            self._make_room()
+    def _settle(self) -> None:
+        """Go on with the version that is wanted, once its ends are here, and close those that are not."""
+        going_on = self._editions[self._goes_on_with]
+        if going_on.boundary is not None:
+            self._first = going_on
+        for edition in list(self._editions.values()):
+            taken = self._turning.takes(edition.version)
+            if edition.over.is_set() and not taken and edition is not self._first:
+                self._close(edition)
 
-    def _pinned(self, candidate: Candidate) -> Edition:
+    def _close(self, edition: Edition) -> None:
+        version = edition.version
+        log.info("version %d of the flow ends", version)
+        del self._editions[version]
+        self._endpoint.handle(purpose_of(version), _not_yet)
+        if edition.boundary is not None:
+            edition.boundary.end()
+        if version in self._turning.open:
+            self._turning.handle(Closed(version))
+        # It waits for ZooKeeper, which may be away.
+        threading.Thread(target=edition.leave, name=f"leaving {version}", daemon=True).start()
+        self._let_go()
+
+    def _pin(self, candidate: Candidate) -> Edition:
         """A version whose saved states, which it does not have yet, need all that the log holds now."""
-        return Edition(candidate.settings, candidate.dataflow, forgotten=dict(self._forgotten))
+        edition = Edition(candidate.settings, candidate.dataflow, forgotten=dict(self._sources.forgotten))
+        self._editions[edition.version] = edition
+        self._endpoint.handle(purpose_of(edition.version), _not_yet)
+        return edition
 
     def _start(self, edition: Edition) -> None:
         """Begin with a candidate, beside everything else."""
-
-        def begin() -> None:
-            leading = begin_candidate(edition, self._editions[self.base].settings, self._endpoint.address)
-            if leading is not None:
-                self._actor.post(self._lead, edition, leading)
-
-        name = f"version {edition.settings.version}"
-        threading.Thread(target=begin, name=name, daemon=True).start()
-
-    def _lead(self, edition: Edition, leading: Leading) -> None:
-        if edition.over.is_set():
-            threading.Thread(target=leading.end, name="leaving", daemon=True).start()
-            return
-        edition.leading = leading
-
-        def follow() -> None:
-            leading.follow(lambda view: self._actor.post(self._on_view, edition, view))
-
-        threading.Thread(target=follow, name=f"following {edition.settings.version}", daemon=True).start()
+        before = self._editions[self._goes_on_with].settings
+        threading.Thread(
+            target=begin_candidate,
+            args=(edition, before, self._endpoint.address),
+            kwargs={"on_view": lambda view: self._actor.post(self._on_view, edition, view)},
+            name=f"version {edition.version}",
+            daemon=True,
+        ).start()
 
     def _on_view(self, edition: Edition, view: View) -> None:
-        version = edition.settings.version
-        if version not in self._editions:
+        version = edition.version
+        if self._editions.get(version) is not edition:
             return
         if edition.boundary is None:
             # A candidate's first: what came before is in the log.
-            edition.trimmed = dict(self._sealed_through)
-            edition.boundary = self._boundary(edition, trimmed=self._sealed_through)
+            sealed = self._sources.sealed_through
+            edition.trimmed = dict(sealed)
+            edition.boundary = self._boundary(edition, trimmed=sealed)
             edition.boundary.listen_on(self._endpoint)
         edition.boundary.handle(ViewSeen(view))
         if version not in self._turning.open:
             # The view has made its sinks.
             self._turn(Opened(version))
+
+    def _fail(self, edition: Edition, error: BaseException) -> None:
+        """The ends of a version cannot work. If no sink takes its output, that is the trouble of it alone."""
+        if edition is self._first or self._turning.takes(edition.version):
+            self._outside.fail(error)
+        else:
+            log.error("version %d of the flow: %s", edition.version, error)
+            edition.trouble = str(error)
 
     def _boundary(
         self,
@@ -403,17 +339,16 @@ class Versions:
         recovered: Sequence[SealedBucket] = (),
     ) -> Boundary:
         """The ends of one version. Its sinks rest until they are woken."""
-        version = edition.settings.version
         return Boundary(
             edition.settings,
             self._actor,
             _Around(self, edition, self._outside),
             dataflow=edition.dataflow,
-            recorder=self._recorder.of_version(version, edition.dataflow.ends),
+            recorder=self._recorder.of_version(edition.version, edition.dataflow.ends),
             recovered=recovered,
             delivered=self._turning.delivered,
             trimmed=trimmed,
-            forgotten=self._forgotten,
+            forgotten=self._sources.forgotten,
             rests=True,
         )
 
@@ -426,22 +361,24 @@ class _Around:
         self._edition = edition
         self._outside = outside
         self.reader: Callable[[str, BucketId], LogReader] = outside.reader
-        self.fail: Callable[[BaseException], None] = outside.fail
         self.stats: Callable[[str, Mapping[str, Any]], None] = outside.stats
 
     def deliver(self, sink: str, buckets: Sequence[Bucket]) -> None:
-        self._outside.deliver(sink, buckets, self._edition.settings.version)
+        self._outside.deliver(sink, buckets, self._edition.version)
 
     def trim(self, source: str, through: BucketId) -> None:
         self._edition.trimmed[source] = max(self._edition.trimmed[source], through)
-        self._versions._trim()
+        self._versions._let_go()
 
     def forget(self, source: str, through: BucketId) -> None:
         self._edition.forgotten[source] = max(self._edition.forgotten[source], through)
-        self._versions._trim()
+        self._versions._let_go()
 
     def room(self, _source: str, _there_is: bool) -> None:
         self._versions._make_room()
+
+    def fail(self, error: BaseException) -> None:
+        self._versions._fail(self._edition, error)
 
     def report(self, report: Report) -> bool:
         leading = self._edition.leading
@@ -449,13 +386,8 @@ class _Around:
 
     def rests(self, sink: str, through: BucketId) -> None:
         # Behind what the host is about to do for the same event.
-        version = self._edition.settings.version
-        self._versions._actor.post(self._versions._turn, Rested(version, sink, through))
-
-
-def _short_of(reached: Mapping[str, BucketId], by_this: Mapping[str, BucketId]) -> dict[str, int]:
-    """By sink, how many buckets this version lacks of what another has reached."""
-    return {sink: max(0, through - by_this.get(sink, NOTHING)) for sink, through in reached.items()}
+        versions = self._versions
+        versions._actor.post(versions._turn, Rested(self._edition.version, sink, through))
 
 
 def _not_yet(_hello: Mapping[str, Any]) -> Accepted:
