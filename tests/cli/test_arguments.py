@@ -17,7 +17,20 @@ from understudy.core.shape.partition import Partition
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.settings import RunSettings
 
-COMMANDS = ["setup", "run", "stop", "demo", "status", "kill", "move", "drain", "check", "simulate", "explain"]
+COMMANDS = [
+    "setup",
+    "run",
+    "stop",
+    "upgrade",
+    "demo",
+    "status",
+    "kill",
+    "move",
+    "drain",
+    "check",
+    "simulate",
+    "explain",
+]
 
 
 @pytest.fixture
@@ -68,6 +81,8 @@ def test_every_command_has_help_with_an_example_that_parses(
         (["move", "sessions/0:", "node-1"], "is not a partition"),
         (["move", "sessions:1", "node-1"], "is not a partition"),
         (["drain"], "NODE"),
+        (["upgrade"], "FLOW.py"),
+        (["upgrade", "f.py", "--trial", "soon"], "must be 0, or a number of seconds from 0.1 on"),
         (["simulate", "--policy", "magic"], "invalid choice: 'magic'"),
         (["check"], "HISTORY"),
         (["simulate", "--seeds", "0"], "must be at least 1"),

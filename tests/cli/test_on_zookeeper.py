@@ -19,12 +19,15 @@ from process_kit import runs
 from understudy.cli import run as run_command
 from understudy.cli.main import main
 from understudy.core.shape.partition import Partition
+from understudy.core.shape.topology import Topology
 from understudy.core.view.view import Seat, Seats, Status, View
+from understudy.runtime.candidate import Candidate
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.folder_lock import lock_of_run
 from understudy.runtime.gateway.leading import FACT
 from understudy.runtime.going_on import await_departure
+from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.process import begun_file, failure_file, finished_file, ready_file
 from understudy.runtime.settings import RunSettings
 
@@ -240,3 +243,22 @@ def test_a_run_whose_processes_still_live_elsewhere_does_not_go_on(
     assert f"The run in {settings.folder} is still running elsewhere: node-1.1, node-2.1." in err
     assert ready_file(settings.path, "node-1").exists()
     assert RunSettings.load(settings.folder).generation == 1
+
+
+def test_a_node_of_a_version_that_is_on_trial_is_known_by_both_of_its_names(
+    settings: RunSettings, coordination: Coordination
+) -> None:
+    second = replace(settings, version=2, first_node=3)
+    shape = Topology({"copy": ("packets",)}, {"copy": 1}, {"sink:copy": "copy"})
+    Candidate(second, Dataflow(shape, {})).save()
+    coordination.publish(_seated("node-1.1"), None)
+    for name in ("node-3", "node-3.1"):
+        with (
+            _started(["understudy.runtime.main", "node", settings.folder, "node-3"]) as node,
+            Coordination(second.zookeeper, second.coordinates) as beside,
+        ):
+            beside.join("node", "node-3.1", {"pid": node.pid, "node": "node-3", "flight": "nowhere"})
+            beside.join("gateway", "gateway.1", {"pid": 2**30})
+            processes = [node, *node.children()]
+            assert main(["kill", name, settings.folder]) == 0
+            assert _gone(processes)

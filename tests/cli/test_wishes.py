@@ -160,6 +160,22 @@ def test_ctrl_c_ends_the_following_and_not_the_move(
     assert run.view.wanted == {COPY: "node-3.1"}
 
 
+def test_a_wish_is_void_when_the_run_was_upgraded_meanwhile(
+    run: Run, settings: RunSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No view of these nodes comes any more."""
+
+    def upgraded(view: View, copy: Copy, node: str) -> wishing.WishProgress:
+        replace(settings, version=2).save()
+        return look_at_move(view, copy, node)
+
+    monkeypatch.setattr("understudy.cli.move.look", upgraded)
+    assert main(["move", "sessions/0:PRIM", "node-3", run.folder]) == 1
+    assert (
+        "The run was upgraded: it goes on with other nodes, and the wish is void." in capsys.readouterr().out
+    )
+
+
 def test_a_node_is_drained_and_taken_back(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.let_standbys(CopyCaughtUp)
     assert main(["drain", "node-1", run.folder]) == 0

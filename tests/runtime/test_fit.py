@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from understudy.core.bucket import NOTHING
-from understudy.flow.errors import UserError
+from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
 from understudy.runtime import fit as module
-from understudy.runtime.fit import go_on_with
+from understudy.runtime.fit import go_on_with, require_fit
 from understudy.runtime.gateway.journal import Journal, journal_file
-from understudy.runtime.pinning import FILE, SHAPE_FILE, load_pinned, pin_shape
+from understudy.runtime.pinning import (
+    FILE,
+    FORMER_SHAPE_FILE,
+    SHAPE_FILE,
+    load_pinned,
+    pin_shape,
+    saved_shape,
+)
+from understudy.runtime.process import failures, leave_failure
 from understudy.runtime.settings import RunSettings
 
 FLOW = """
@@ -89,6 +99,51 @@ def test_what_it_can_take_is_told_and_the_next_generation_begins_with_it(
     assert Journal(journal_file(run.path, "out")).read() == (7, None), "what was delivered stays"
 
 
+def test_a_launcher_that_is_killed_before_the_new_code_has_begun_asks_again(
+    run: RunSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The saved state is still that of the code before, and the file may have changed once more."""
+    flow = changed(run)
+    answering(monkeypatch)
+    go_on_with(flow, run, run)
+    answering(monkeypatch, refusals=["its key is another"])
+    with pytest.raises(UserError, match="its key is another"):
+        go_on_with(flow, run, run)
+    answering(monkeypatch, accepted=["a filter was added"])
+    assert go_on_with(flow, run, run) == ["a filter was added"]
+    assert saved_shape(run) == {"format": 1}
+    load_pinned(run)
+    pin_shape(run, {"format": 2})
+    never_asked(monkeypatch)
+    assert go_on_with(flow, run, run) == []
+    assert saved_shape(run) == {"format": 2}
+
+
+@pytest.mark.parametrize("file", [FILE, FORMER_SHAPE_FILE], ids=["code", "shape"])
+def test_a_launcher_that_is_killed_while_it_lets_the_code_change_leaves_what_it_needs_to_ask_again(
+    run: RunSettings, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    flow = changed(run)
+    answering(monkeypatch, accepted=["a filter was added"])
+    killed_at = [file]
+
+    def dying(honest: Callable[..., Path | None]) -> Callable[..., Path | None]:
+        def die(path: Path, *given: Path, **options: bool) -> Path | None:
+            if killed_at and killed_at[0] in (path.name, *(each.name for each in given)):
+                raise KeyboardInterrupt
+            return honest(path, *given, **options)
+
+        return die
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", dying(Path.unlink))
+        patched.setattr(Path, "replace", dying(Path.replace))
+        with pytest.raises(KeyboardInterrupt):
+            go_on_with(flow, run, run)
+    assert saved_shape(run) == {"format": 1}
+    assert go_on_with(flow, run, run) == ["a filter was added"]
+
+
 def test_a_new_sink_does_not_take_the_output_of_another_run_for_its_own(
     run: RunSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,3 +154,26 @@ def test_a_new_sink_does_not_take_the_output_of_another_run_for_its_own(
     with pytest.raises(UserError, match="'second' is new in this run"):
         go_on_with(flow, run, run)
     assert (run.path / FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "left", "said"),
+    [
+        (3, "Java does not start.", "cannot be told: Java does not start."),
+        (2, "flow.py:3: no such column", "cannot be told: flow.py:3: no such column"),
+        (-9, None, r"cannot be told: see .*logs/fit\.log"),
+    ],
+    ids=["the environment", "the user", "killed"],
+)
+def test_why_it_cannot_be_told_is_said_once_and_not_when_the_run_ends(
+    run: RunSettings, monkeypatch: pytest.MonkeyPatch, code: int, left: str | None, said: str
+) -> None:
+    def fails(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        if left is not None:
+            leave_failure(run.path, "fit", left)
+        return subprocess.CompletedProcess(command, code, "")
+
+    monkeypatch.setattr(module.subprocess, "run", fails)
+    with pytest.raises(UserError if code == UserError.exit_code else EnvironmentFailed, match=said):
+        require_fit(run, run)
+    assert failures(run.path) == {}

@@ -19,7 +19,9 @@ from understudy.cli.folders import run_in
 from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.view import Seat
 from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.runtime.candidate import candidate_in
 from understudy.runtime.coordination.client import Coordination
+from understudy.runtime.coordination.members import Member
 from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.seating import ROLES, players, senders_in
 from understudy.runtime.settings import RunSettings
@@ -66,6 +68,7 @@ def execute(arguments: Namespace) -> int:
 @dataclass(frozen=True)
 class _Known:
     """What ZooKeeper knows: process ids by every name a member goes by, nodes, and seats as last decided.
+    While the run is upgraded, nodes and seats are those of the version that it goes on with.
 
     `started_as` maps a member's own name, which counts incarnations, to the name its process was started
     under.
@@ -78,19 +81,30 @@ class _Known:
 
 
 def _asked(settings: RunSettings) -> _Known:
-    with Coordination(
-        settings.zookeeper, settings.coordinates, connect_timeout_s=_CONNECT_TIMEOUT_S
-    ) as coordination:
+    with _connected(settings) as coordination:
         members = coordination.members()
         stored = coordination.view()
     pids: dict[str, int] = {}
     started_as: dict[str, str] = {}
-    for member in members:
+    for member in (*members, *_members_beside(settings)):
         name = "gateway" if member.kind == "gateway" else str(member.facts.get("node", member.name))
         pids[member.name] = pids[name] = int(member.facts["pid"])
         started_as[member.name] = name
     nodes = [member.name for member in members if member.kind == "node"]
     return _Known(pids, started_as, nodes, {} if stored is None else stored.view.seats)
+
+
+def _connected(settings: RunSettings) -> Coordination:
+    return Coordination(settings.zookeeper, settings.coordinates, connect_timeout_s=_CONNECT_TIMEOUT_S)
+
+
+def _members_beside(settings: RunSettings) -> list[Member]:
+    """The nodes of a version that runs beside the one that the run goes on with."""
+    candidate = candidate_in(settings.path)
+    if candidate is None:
+        return []
+    with _connected(candidate.settings) as coordination:
+        return [member for member in coordination.members() if member.kind == "node"]
 
 
 def _senders(settings: RunSettings) -> dict[Partition, int | None]:

@@ -106,7 +106,8 @@ class Figures:
 def node_lines(
     status: Mapping[str, Any], running: Mapping[str, bool], were_ready: Collection[str] = ()
 ) -> list[NodeLine]:
-    """A line for each node that has a seat, is ready, or should run.
+    """A line for each node that has a seat, is ready, or should run. While another version of the
+    flow, say version 2, runs beside this one, the place of its nodes is "v2".
 
     `running` maps the names that processes were started under to whether they run; `were_ready` names those
     that have been ready since.
@@ -117,6 +118,9 @@ def node_lines(
         if member not in shown and started_as(member) not in shown:
             lines.append(NodeLine(member, "-", _idle(member in status.get("drained", ()))))
             shown.add(started_as(member))
+    for line in _lines_beside(status):
+        lines.append(line)
+        shown |= {line.node, started_as(line.node)}
     # Nodes that work on are not known yet to a gateway that was just started again.
     early = status.get("began_again") and not seats
     unknown = "not heard of yet" if early else "starting Spark"
@@ -161,6 +165,19 @@ def _partitioned_lines(
         lines.append(_line(node, _places(copies, senders_in(status)), state, facts, holds_copies=True))
         shown |= {node, started_as(node)} if there else {node}
     return lines, shown
+
+
+def _lines_beside(status: Mapping[str, Any]) -> list[NodeLine]:
+    """A line for each node of a version of the flow that runs beside the one that the run goes on with."""
+    candidate = status.get("candidate") or {}
+    members, held = set(candidate.get("members", ())), seats_in(candidate)
+    lines = []
+    for node in sorted({*members, *(seat.node for seat in held.values())}):
+        states = [seat.status for seat in held.values() if seat.node == node]
+        facts = status.get("nodes", {}).get(node, {}) if node in members else {}
+        state = _state(states, node in members, drained=False)
+        lines.append(_line(node, f"v{candidate['version']}", state, facts))
+    return lines
 
 
 def _line(node: str, place: str, state: str, facts: Mapping[str, Any], **more: bool) -> NodeLine:

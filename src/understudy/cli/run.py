@@ -35,11 +35,11 @@ from understudy.runtime.fit import go_on_with
 from understudy.runtime.folder_lock import FolderLock, lock_of_run
 from understudy.runtime.gateway.leading import FACT
 from understudy.runtime.going_on import await_departure, drop_marks, has_begun, moved, next_generation
+from understudy.runtime.leftovers import drop_unfinished
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process import leave_failure
 from understudy.runtime.process_tree import end_descendants
 from understudy.runtime.settings import FILE, RunSettings
-from understudy.runtime.upgrading import drop_unfinished
 
 LOST = 1
 _PERIOD_S = 0.5
@@ -77,6 +77,7 @@ def _executed(
                 code = _looked_after(run, view, interruption, arguments.seconds)
                 if settings.saves and not run.finished:
                     save_last(run, view, interruption)
+                    _tell_upgrade(run, view)
                 view.say("ending every process")
         except Interrupted:
             end_descendants()
@@ -153,7 +154,7 @@ def _looked_after(run: LocalRun, view: RunView, interruption: Interruption, seco
     with interruption.unless(lambda: Coordination(address, name)) as coordination:
         log_into(run.settings)
         run.start()
-        view.say(f"starting the gateway and Spark on {', '.join(run.node_names)}")
+        view.say(f"starting the gateway and Spark on {_listed_nodes(run)}")
         began_s = time.monotonic()
         shown = _Shown(run, view, coordination)
         while not interruption.wait(_PERIOD_S):
@@ -172,6 +173,12 @@ def _looked_after(run: LocalRun, view: RunView, interruption: Interruption, seco
                 return 0
     view.say("asked to end")
     return interruption.exit_code
+
+
+def _listed_nodes(run: LocalRun) -> str:
+    at_once = [name for name in run.node_names if name not in run.held_back]
+    later = f"; {', '.join(run.held_back)} when output flows" if run.held_back else ""
+    return f"{', '.join(at_once)}{later}"
 
 
 def _require_new_name(coordination: Coordination) -> None:
@@ -211,8 +218,7 @@ class _Shown:
             while status["at_us"] - self._recent[0]["at_us"] > _RATE_OVER_S * 1e6:
                 self._recent.pop(0)
             self._saved.note(status)
-        for sentence in self._run.upgrading.news():
-            self._view.say(f"upgrade: {sentence}")
+        _tell_upgrade(self._run, self._view)
         if self._recent:
             # Before its first answer the gateway is not away, it starts.
             self._gateway.note(status is not None)
@@ -224,10 +230,12 @@ class _Shown:
         self._view.show(now.get("epoch", 0), node_lines(now, running, were_ready), flow)
 
     def _tell_restarts(self) -> None:
-        for name, child in self._run.children.items():
+        children = self._run.children
+        for name, child in children.items():
             if child.incarnation > self._incarnations.get(name, child.incarnation):
                 self._view.say(f"{name} died and was started again")
-            self._incarnations[name] = child.incarnation
+        # A node of a version that was taken back is gone, and one of the next version has its name.
+        self._incarnations = {name: child.incarnation for name, child in children.items()}
 
     def _tell_setbacks(self, status: dict[str, Any] | None) -> None:
         setbacks = self._run.setbacks
@@ -240,6 +248,11 @@ class _Shown:
             self._view.say(f"the gateway gave up leading for a while, another process may lead: {failure}")
         if status is not None:
             self._controller = failure or None
+
+
+def _tell_upgrade(run: LocalRun, view: RunView) -> None:
+    for sentence in run.upgrading.news():
+        view.say(f"upgrade: {sentence}")
 
 
 class _Presence:

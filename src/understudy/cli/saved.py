@@ -84,9 +84,16 @@ class SavedNews:
         #: What is wrong with the store, by partition: its state is not "saved", or not "restored".
         self._missing: dict[str, str] = {}
         self._passed_over: set[str] = set()
+        self._version: int | None = None
 
     def note(self, status: dict[str, Any]) -> None:
         begun: set[str] = set()
+        version = status.get("version")
+        if version != self._version and self._version is not None:
+            # What became of these partitions while the version before was the run's is no news.
+            self._restored = dict(status["restored"])
+            self._down.clear()
+        self._version = version
         for partition, stats in copies_in(status):
             if stats.get("begun") and stats.get("groups"):
                 begun.add(partition)

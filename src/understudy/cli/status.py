@@ -50,7 +50,17 @@ def _header(settings: RunSettings, status: dict[str, Any]) -> list[str]:
         f"policy {policy}",
         f"epoch {status['epoch']}",
         *only_partition,
+        *_versions(status),
     ]
+
+
+def _versions(status: dict[str, Any]) -> list[str]:
+    """Which version of the flow it is, once there was more than one."""
+    version, candidate = status["version"], status["candidate"]
+    if candidate is None:
+        return [f"version {version}"] if version > 1 else []
+    what = "which delivers" if candidate["live"] else "which catches up"
+    return [f"version {version}, and beside it version {candidate['version']}, {what}"]
 
 
 def _asked(settings: RunSettings) -> dict[str, Any]:

@@ -18,11 +18,13 @@ from understudy.cli.folders import run_in
 from understudy.cli.interruption import Interruption
 from understudy.core.view.view import Status, View
 from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.runtime.candidate import candidate_in
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.reports import Wish
 from understudy.runtime.coordination.wishes import asked
 from understudy.runtime.process import finished_file
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.status import started_as
 
 DONE, DECLINED = 0, 1
 ANSWER_TIMEOUT_S = 10.0
@@ -49,10 +51,20 @@ def connected(arguments: Namespace) -> Iterator[tuple[RunSettings, Coordination]
             f"Run {settings.run} has policy {settings.policy.name!r}, which runs one copy of everything; a "
             "copy moves only while another one goes on with the flow. Start it with --policy pair or flux."
         )
+    _require_of_this_version(settings, arguments.node)
     with Coordination(
         settings.zookeeper, settings.coordinates, connect_timeout_s=_CONNECT_TIMEOUT_S
     ) as coordination:
         yield settings, coordination
+
+
+def _require_of_this_version(settings: RunSettings, node: str) -> None:
+    candidate = candidate_in(settings.path)
+    if candidate is not None and {node, started_as(node)} & set(candidate.settings.node_names):
+        raise UserError(
+            f"{node} works for version {candidate.version} of the flow, which is not yet the run's own. Its "
+            "copies can be moved when the upgrade is done."
+        )
 
 
 def answered(coordination: Coordination, wish: Wish) -> dict[str, Any] | None:
@@ -86,6 +98,9 @@ def follow(
             except queue.Empty:
                 if finished.exists():
                     print("The run has finished: every source has ended and everything is delivered.")
+                    return DECLINED
+                if RunSettings.load(settings.path).version != settings.version:
+                    print("The run was upgraded: it goes on with other nodes, and the wish is void.")
                     return DECLINED
                 if not moving and time.monotonic() - news_s > STALLED_S:
                     print(

@@ -22,6 +22,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from understudy.core.errors import BrokenInvariant
 from understudy.flow.errors import EnvironmentFailed, FlowError
 from understudy.runtime.durable import sync, write_whole
 from understudy.runtime.partitioning import Dataflow
@@ -29,6 +30,12 @@ from understudy.runtime.settings import FILE as RUN_FILE
 from understudy.runtime.settings import FORMAT, RunSettings
 
 FILE = "candidate.json"
+#: How often both files are read anew because one of them was replaced meanwhile.
+_ROUNDS_MAX = 10
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError),
+    *(FlowError, BrokenInvariant),
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Candidate:
         return self.settings.version
 
     def save(self) -> None:
+        """Raises `EnvironmentFailed` if that fails, although the file may be there then."""
         values = {
             "live": self.live,
             "dataflow": self.dataflow.to_json(),
@@ -58,7 +66,10 @@ class Candidate:
 
 
 def candidate_in(folder: Path) -> Candidate | None:
-    """The candidate of the run in that folder; None if there is none."""
+    """The candidate of the run in that folder; None if there is none.
+
+    One of another version of the program is none: its `run.json` is of that version, too, and says so.
+    """
     file = _file(folder)
     try:
         values = json.loads(file.read_text())
@@ -68,12 +79,12 @@ def candidate_in(folder: Path) -> Candidate | None:
         return Candidate(settings, Dataflow.from_json(values["dataflow"]), bool(values["live"]))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, FlowError) as problem:
+    except _UNREADABLE as problem:
         raise EnvironmentFailed(f"{file} cannot be read: {problem}") from problem
 
 
 def remove_candidate(folder: Path) -> bool:
-    """There is no candidate any more; whether there was one."""
+    """There is no candidate any more; whether there was one. Raises `OSError`."""
     try:
         _file(folder).unlink()
     except FileNotFoundError:
@@ -83,7 +94,10 @@ def remove_candidate(folder: Path) -> bool:
 
 
 class Wanted:
-    """What the two files say. Reads them only when they were replaced. Belongs to one thread."""
+    """What the two files say. Reads them only when they were replaced. Belongs to one thread.
+
+    `base` is the version that its process was started for.
+    """
 
     def __init__(self, base: RunSettings) -> None:
         self._folder = base.path
@@ -91,19 +105,33 @@ class Wanted:
         self.base = base
         self.candidate: Candidate | None = None
         self.changed()
+        if self.base.version != base.version:
+            # It would work for a version that is over, and let the log go by that one's saved states.
+            raise EnvironmentFailed(
+                f"The run went on with version {self.base.version} while this process, of version "
+                f"{base.version}, was starting. It has to be started again."
+            )
 
     def changed(self) -> bool:
         """Whether something else is wanted than when this was last asked."""
-        files = tuple(map(_stamp, (self._folder / RUN_FILE, _file(self._folder))))
-        if files == self._seen:
-            return False
         before = self.base, self.candidate
-        self._seen = files
-        self.base = RunSettings.load(self._folder) if files[0] is not None else self.base
-        candidate = candidate_in(self._folder)
-        done = candidate is not None and candidate.version == self.base.version
-        self.candidate = None if done else candidate
+        for _ in range(_ROUNDS_MAX):
+            files = self._stamps()
+            if files == self._seen:
+                break
+            base = RunSettings.load(self._folder) if files[0] is not None else self.base
+            candidate = candidate_in(self._folder)
+            if self._stamps() != files:
+                # The two may not belong together: a candidate that is gone was made the base, or taken back.
+                continue
+            self._seen = files
+            self.base = base
+            done = candidate is not None and candidate.version == base.version
+            self.candidate = None if done else candidate
         return (self.base, self.candidate) != before
+
+    def _stamps(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(map(_stamp, (self._folder / RUN_FILE, _file(self._folder))))
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from understudy.core.bucket import NOTHING
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
 from understudy.runtime.gateway.journal import Journal, journal_file
-from understudy.runtime.pinning import has_changed, pinned_shape, unpin
+from understudy.runtime.pinning import has_changed, is_pinned, let_change, saved_shape, unpin
 from understudy.runtime.process import failure_file
 from understudy.runtime.settings import RunSettings
 
@@ -29,15 +29,15 @@ def go_on_with(flow: Flow, former: RunSettings, settings: RunSettings) -> list[s
 
     Raises `UserError` with every reason if the saved state cannot take it.
     """
-    shape = pinned_shape(former)
+    if saved_shape(former) is None:
+        unpin(former)
+        return []
     split_anew = settings.partition_count != former.partition_count
-    if shape is None or not (split_anew or has_changed(settings)):
-        if shape is None:
-            unpin(former)
+    if is_pinned(settings) and not has_changed(settings) and not split_anew:
         return []
     accepted = require_fit(settings, former)
     _begin_new_sinks(flow, settings)
-    unpin(former)
+    let_change(former)
     return accepted
 
 
@@ -46,7 +46,7 @@ def require_fit(settings: RunSettings, former: RunSettings) -> list[str]:
 
     Raises `UserError` with every reason if it cannot take all of them.
     """
-    if pinned_shape(former) is None:
+    if saved_shape(former) is None:
         raise UserError(f"No node of run {former.run} is ready yet. Wait until it works.")
     fit = _asked(settings)
     if fit["refusals"]:
@@ -102,6 +102,8 @@ def _asked(settings: RunSettings) -> dict[str, Any]:
             return answer
     why = failure_file(settings.path, "fit")
     said = why.read_text().strip() if why.exists() else f"see {settings.log_file('fit')}"
+    # It is said here. Left behind it would be said of the run, when that ends.
+    why.unlink(missing_ok=True)
     kind = UserError if done.returncode == UserError.exit_code else EnvironmentFailed
     raise kind(f"Whether the flow still fits its state cannot be told: {said}")
 
@@ -113,7 +115,7 @@ def answer(settings: RunSettings, asked: str) -> None:
     from understudy.engine.session import session, stop_session  # noqa: PLC0415
 
     wanted = json.loads(asked)
-    shape = pinned_shape(settings)
+    shape = saved_shape(settings)
     if shape is None:
         raise EnvironmentFailed(f"{settings.path} does not say what its state was made by.")
     session(master=settings.master, heap_mb=settings.heap_mb, stderr=settings.log_file("fit.jvm"))

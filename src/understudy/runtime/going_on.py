@@ -34,7 +34,9 @@ _POLL_S = 0.2
 
 def has_begun(former: RunSettings) -> bool:
     """Whether copies of this run ever had a seat: before that there is no state, only a log."""
-    return seated_file(former.version_path).exists() or begun_file(former.path).exists()
+    # A later version took over from copies that had state.
+    later = former.version > 1
+    return later or seated_file(former.version_path).exists() or begun_file(former.path).exists()
 
 
 def require_able(former: RunSettings) -> None:

@@ -1,14 +1,13 @@
 """A run on one machine: ZooKeeper, a gateway and some nodes as processes of their own, and their end.
 
-Each process is started in a session of its own, so that Ctrl-C reaches only the process that started them,
-which then ends them in good order. Each holds the reading end of a pipe from its parent and ends when that
-closes, however the parent ended.
-
 A gateway that dies is started again. A node that dies is started again as a standby if `respawn` is on. One
 that fails is tried again and again, after pauses that grow to `RETRY_PAUSE_S_MAX`: the nodes hold the state
 of the flow in their memory, and a full disk or an absent ZooKeeper may come back. Only two kinds of failure
 end the run: one before all of its places could be filled, when there is nothing to lose, and the user's
 mistake in a process that had come up, which every other process would make as well.
+
+While the run is upgraded, the nodes of the version that may go are not started again, and a mistake that the
+gateway meets is taken for the new version's: it is taken back (`runtime.upgrading`).
 """
 
 from __future__ import annotations
@@ -17,85 +16,39 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from understudy.core.host.places import GATEWAY
 from understudy.engine.jvm import sweep
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.loading import load
+from understudy.runtime.children import Child, Setback, end_all, retry_pause_s, started
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.folder_lock import FolderLock, lock_of_run, locks_of_outputs
 from understudy.runtime.going_on import next_incarnation
 from understudy.runtime.partitioning import Dataflow
-from understudy.runtime.process import (
-    END_TIMEOUT_S,
-    failure_file,
-    finished_file,
-    kill_with_last_words,
-    ready_file,
-)
-from understudy.runtime.process_tree import family, signal_all, signal_tree
+from understudy.runtime.process import finished_file, ready_file
+from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.pulse import Pulse, keep_beating, pulse_file
 from understudy.runtime.settings import RunSettings, node_names
+from understudy.runtime.starting import HELD_BACK_S_MAX, start_order
 from understudy.runtime.status import RunStatus
 from understudy.runtime.upgrading import Upgrading
 
 log = logging.getLogger(__name__)
 
-#: A little more than a process takes at most.
-STOP_TIMEOUT_S = END_TIMEOUT_S + 1.0
 ZOOKEEPER = "zookeeper"
-LAST_WORDS = "What its threads were at is in its .out.log."
 STATUS_TIMEOUT_S = 2.0
 #: With more nodes than this for each core, Java's optimising compiler costs more than it brings.
 NODES_PER_CORE_MAX = 2
 #: A process is not started again sooner than this after its last start.
 RESPAWN_PAUSE_S = 1.0
-#: The pause before a process that failed is started again: it doubles from the first to the second of these.
-RETRY_PAUSE_S = 1.0
-RETRY_PAUSE_S_MAX = 30.0
 #: A process that worked for so long before it failed has failed for the first time.
 WORKED_S = 60.0
-
-
-@dataclass
-class Child:
-    """One process of the run."""
-
-    name: str
-    command: list[str]
-    process: subprocess.Popen[bytes]
-    pulse: Pulse
-    incarnation: int = 1
-    started_at: float = field(default_factory=time.monotonic)
-    #: How often in a row it failed, this time included once it was noticed.
-    failures: int = 0
-    #: When it is to be started again, once its end was noticed.
-    again_at: float | None = None
-    #: Why its successor could not even be started.
-    not_started: str = ""
-
-    @property
-    def running(self) -> bool:
-        return self.process.poll() is None
-
-    @property
-    def failed(self) -> bool:
-        """Whether it ended by itself and not in good order. One that was killed has not failed."""
-        return (self.process.poll() or 0) > 0
-
-
-@dataclass(frozen=True)
-class Setback:
-    """A process failed so often in a row and waits to be started again; `text` says so to a person."""
-
-    failures: int
-    text: str
 
 
 class LocalRun:
@@ -125,6 +78,11 @@ class LocalRun:
         self._zookeeper_pulse = Pulse(pulse_file(self.settings.path, ZOOKEEPER))
         self._status = RunStatus(self.settings)
         self._children: dict[str, Child] = {}
+        #: Nodes that start when output flows, so that the others start sooner.
+        self.held_back: list[str] = []
+        self._held_back_until = 0.0
+        #: Nodes of a version that is over, which are being ended.
+        self._leaving: list[Child] = []
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self.upgrading = Upgrading(self)
@@ -170,8 +128,10 @@ class LocalRun:
         if (server := self.zookeeper) is not None:
             file = pulse_file(self.settings.path, ZOOKEEPER)
             keep_beating(file, self._ending.wait, lambda: server.answers)
-        self._start("gateway", ["gateway", self.settings.folder])
-        for name in self.node_names:
+        self._start(GATEWAY, ["gateway", self.settings.folder])
+        at_once, self.held_back = start_order(self.settings, self.node_names, os.cpu_count() or 1)
+        self._held_back_until = time.monotonic() + HELD_BACK_S_MAX
+        for name in at_once:
             self.start_node(name, self.settings.version)
 
     # --- looking -----------------------------------------------------------------------------------------
@@ -195,6 +155,8 @@ class LocalRun:
         except EnvironmentFailed:
             status = None
         if not self._ending.is_set() and not self.finished:
+            if status is not None and status["rows_out"]:
+                self._start_the_others()
             self.upgrading.look(status)
         return status
 
@@ -204,17 +166,18 @@ class LocalRun:
             return
         if self.zookeeper is not None:
             self._look_after(self.zookeeper)
+        if time.monotonic() >= self._held_back_until:
+            self._start_the_others()
         # Before anything is started again, which takes away the mark that it had come up.
         self._note_beginning()
         for child in self.children.values():
             if child.running and child.pulse.stands_still:
-                log.warning("%s has stood still for long; killing it. %s", child.name, LAST_WORDS)
-                kill_with_last_words(child.process)
+                child.give_up()
             if child.running or self.finished or child.name in self.upgrading.nodes:
                 continue
             if self._ends_the_run(child):
                 self._raise_failure(child)
-            if child.name == "gateway" or self._respawn:
+            if child.name == GATEWAY or self._respawn:
                 self._restart_when_due(child)
 
     @property
@@ -223,17 +186,17 @@ class LocalRun:
         found = {}
         if self._zookeeper_failures:
             failures, again_at = self._zookeeper_failures, self._zookeeper_again_at
-            found[ZOOKEEPER] = _setback(ZOOKEEPER, failures, again_at, self._zookeeper_failure)
+            found[ZOOKEEPER] = Setback.of(ZOOKEEPER, failures, again_at, self._zookeeper_failure)
         for child in self.children.values():
             if child.again_at is not None and (child.failed or child.not_started):
-                why = self._why(child)
-                found[child.name] = _setback(child.name, child.failures, child.again_at, why)
+                why = child.why_gone(self.settings)
+                found[child.name] = Setback.of(child.name, child.failures, child.again_at, why)
         return found
 
     @property
     def finished(self) -> bool:
         """Whether the gateway has ended because its work is done."""
-        child = self._children.get("gateway")
+        child = self._children.get(GATEWAY)
         return child is not None and not child.running and finished_file(self.settings.path).exists()
 
     def came_up(self, name: str) -> bool:
@@ -243,10 +206,10 @@ class LocalRun:
     def _note_beginning(self) -> None:
         """The run has begun once every place could be filled: from then on there is state to lose."""
         ready = sum(self.came_up(name) for name in self.node_names)
-        self._begun = self._begun or (self.came_up("gateway") and ready >= self._places)
+        self._begun = self._begun or (self.came_up(GATEWAY) and ready >= self._places)
 
     def _ends_the_run(self, child: Child) -> bool:
-        if not child.failed:
+        if not child.failed or (child.name == GATEWAY and self.upgrading.is_delivered):
             return False
         if child.process.returncode == UserError.exit_code and self.came_up(child.name):
             return True
@@ -254,17 +217,7 @@ class LocalRun:
 
     def _raise_failure(self, child: Child) -> None:
         kind = UserError if child.process.returncode == UserError.exit_code else EnvironmentFailed
-        raise kind(f"{child.name} failed: {self._why(child)}")
-
-    def _why(self, child: Child) -> str:
-        if child.not_started:
-            return child.not_started
-        file = failure_file(self.settings.path, child.name)
-        # On a full disk the file may be there and empty.
-        reason = file.read_text().strip() if file.exists() else ""
-        if reason:
-            return reason
-        return f"It gave no reason (exit code {child.process.returncode}); see {self.settings.path / 'logs'}."
+        raise kind(f"{child.name} failed: {child.why_gone(self.settings)}")
 
     # --- doing -------------------------------------------------------------------------------------------
 
@@ -279,6 +232,11 @@ class LocalRun:
             raise ValueError(f"{name} is running")
         self._restart(child)
 
+    def _start_the_others(self) -> None:
+        names, self.held_back = self.held_back, []
+        for name in names:
+            self.start_node(name, self.settings.version)
+
     def start_node(self, name: str, version: int) -> None:
         """Start a node with this version of the flow's code."""
         command = ["node", self.settings.folder, name, "--version", str(version)]
@@ -287,28 +245,53 @@ class LocalRun:
     def why_gone(self, name: str) -> str | None:
         """Why a process is gone; None while it runs."""
         child = self._children[name]
-        return None if child.running else self._why(child)
+        return None if child.running else child.why_gone(self.settings)
 
-    def end_nodes(self, names: Sequence[str]) -> None:
-        """End these nodes in good order, and forget them."""
+    def why_failed(self, name: str) -> str | None:
+        """Why a process ended by itself and not in good order; None if it runs, or was killed."""
+        return self.why_gone(name) if self._children[name].failed else None
+
+    def end_nodes(self, names: Sequence[str], then: Callable[[], None]) -> None:
+        """Forget these nodes and, beside everything else, end them in good order; then do this."""
         with self._lock:
-            children = [self._children.pop(name) for name in names if name in self._children]
-        _end(children)
+            # At once: whether one of them has failed is no concern of the run any more.
+            ending = [self._children.pop(name) for name in names if name in self._children]
+            self._leaving += ending
+
+        def end() -> None:
+            end_all(ending)
+            with self._lock:
+                self._leaving = [child for child in self._leaving if child not in ending]
+            sweep()
+            then()
+
+        threading.Thread(target=end, name="ending nodes", daemon=True).start()
 
     def go_on_as(self, settings: RunSettings) -> None:
-        """These are the run's settings from now on."""
-        settings.save()
+        """These are the run's settings from now on. Raises `EnvironmentFailed` if they cannot be written."""
+        try:
+            settings.save()
+        except OSError as problem:
+            raise EnvironmentFailed(
+                f"The settings in {settings.path} cannot be written: {problem}. Free or repair the disk."
+            ) from problem
         self.settings = settings
 
     def save_and_hold(self) -> bool:
-        """Ask the gateway to take no more rows and to have every state saved; whether it answered."""
+        """Ask the gateway to take no more rows and to have every state saved; whether it answered.
+
+        The run is about to end, so a version that is on trial is taken back meanwhile.
+        """
+        self.upgrading.close()
         return self._status.tell("save", STATUS_TIMEOUT_S)
 
     def stop(self) -> None:
         """End everything: nodes and gateway in good order, then ZooKeeper. Nothing is left behind."""
         self._ending.set()
         self._status.close()
-        _end(list(self.children.values()))
+        with self._lock:
+            children = [*self._children.values(), *self._leaving]
+        end_all(children)
         if self.zookeeper is not None:
             self.zookeeper.stop()
         sweep()
@@ -337,7 +320,7 @@ class LocalRun:
                 raise
             self._zookeeper_failures += 1
             self._zookeeper_failure = str(problem)
-            self._zookeeper_again_at = time.monotonic() + _retry_pause_s(self._zookeeper_failures)
+            self._zookeeper_again_at = time.monotonic() + retry_pause_s(self._zookeeper_failures)
             log.warning("%s", self.setbacks[ZOOKEEPER].text)
 
     def _restart_when_due(self, child: Child) -> None:
@@ -345,7 +328,7 @@ class LocalRun:
         if child.again_at is None:
             worked = self.came_up(child.name) and now_s - child.started_at > WORKED_S
             child.failures = 0 if not child.failed else 1 if worked else child.failures + 1
-            child.again_at = now_s + _retry_pause_s(child.failures)
+            child.again_at = now_s + retry_pause_s(child.failures)
             if child.failed:
                 log.warning("%s", self.setbacks[child.name].text)
         if now_s < child.again_at:
@@ -356,7 +339,7 @@ class LocalRun:
             # No memory for another process, say: that may pass.
             child.not_started = str(problem)
             child.failures += 1
-            child.again_at = time.monotonic() + _retry_pause_s(child.failures)
+            child.again_at = time.monotonic() + retry_pause_s(child.failures)
             log.warning("%s", self.setbacks[child.name].text)
 
     def _restart(self, child: Child) -> None:
@@ -368,43 +351,9 @@ class LocalRun:
         self._start(child.name, child.command, incarnation, child.failures)
 
     def _start(self, name: str, command: list[str], incarnation: int = 1, failures: int = 0) -> None:
-        numbered = [] if name == "gateway" else ["--incarnation", str(incarnation)]
-        out = self.settings.log_file(f"{name}.out")
-        pulse = Pulse(pulse_file(self.settings.path, name))
-        try:
-            ready_file(self.settings.path, name).unlink(missing_ok=True)
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with out.open("ab") as output:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "understudy.runtime.main", *command, *numbered, "--with-parent"],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                )
-        except OSError as problem:
-            raise EnvironmentFailed(f"{name} cannot be started: {problem}.") from problem
+        child = started(self.settings, name, command, incarnation, failures)
         with self._lock:
-            self._children[name] = Child(name, command, process, pulse, incarnation, failures=failures)
-
-
-def _end(children: Sequence[Child]) -> None:
-    """End these processes, in good order if they do so in time."""
-    running = [child for child in children if child.running]
-    families = [member for child in running for member in family(child.process.pid)[1:]]
-    for child in running:
-        signal_tree(child.process.pid, signal.SIGCONT)
-        child.process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    for child in children:
-        try:
-            child.process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            log.warning("%s does not end; killing it. %s", child.name, LAST_WORDS)
-            kill_with_last_words(child.process)
-    # A Java ends when it notices that its node is gone. One that is still starting takes a while to.
-    signal_all(families, signal.SIGKILL)
+            self._children[name] = child
 
 
 def suited(settings: RunSettings, nodes: int) -> RunSettings:
@@ -423,18 +372,3 @@ def _free_port(host: str) -> int:
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
-
-
-def _retry_pause_s(failures: int) -> float:
-    """How long to wait after so many failures in a row; a process that was killed has not failed."""
-    return 0.0 if failures == 0 else min(RETRY_PAUSE_S * 2 ** min(failures - 1, 10), RETRY_PAUSE_S_MAX)
-
-
-def _setback(name: str, failures: int, again_at: float, why: str) -> Setback:
-    times = "once" if failures == 1 else f"{failures} times in a row"
-    wait_s = max(0.0, again_at - time.monotonic())
-    return Setback(
-        failures,
-        f"{name} failed, {times}, and is started again in {wait_s:.0f} s; "
-        f"the other processes go on and keep their state. {why}",
-    )

@@ -169,7 +169,11 @@ class Mesh:
         return channels[max(channels)] if channels else None
 
     def _opened(self, node: str, channel: Channel, serial: int) -> None:
-        if channel.closed or self._ended:
+        if channel.closed:
+            return
+        if self._ended:
+            # It was let in just before.
+            channel.close("this process is going away")
             return
         if self._keep_out(node):
             channel.close(KEPT_OUT)

@@ -104,6 +104,7 @@ def controller_for(topology: Topology, settings: RunSettings) -> Callable[[View 
             saved=settings.saves,
             passive=policy.ship_ms > 0,
             first_epoch=settings.first_epoch,
+            early=settings.saves and settings.generation > 1,
         )
 
     return make

@@ -7,8 +7,11 @@ compares. One that finds a file changed or gone loads what was written down: an 
 changes it. A fragment's imports at the time of a call are not seen.
 
 Between two generations of a run the code may change, as far as the saved state can take it. What the state
-was made by is written down for that, too (`engine.state_shape`), and `unpin` lets the next generation begin
-with the code as it is.
+was made by is written down for that, too (`engine.state_shape`), and `let_change` lets the next generation
+begin with the code as it is. Until a node of that has come up, the saved state is that of the code before.
+
+While a run is upgraded, each of two versions of the flow has code of its own, in a folder of its own. The
+sources and sinks are the gateway's and belong to both, so what they are is written down in plain words.
 """
 
 from __future__ import annotations
@@ -16,21 +19,27 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
+from understudy.flow.kinds import SourceKind
 from understudy.flow.loading import load, load_with_files
+from understudy.flow.writers import SinkKind
 from understudy.runtime.settings import RunSettings
 
 log = logging.getLogger(__name__)
 
 FILE = "flow.json"
 SHAPE_FILE = "shape.json"
+FORMER_SHAPE_FILE = "former-shape.json"
 #: Where the code is written to if its own files are not what they were.
 CODE = "code"
 
@@ -40,13 +49,11 @@ def load_pinned(settings: RunSettings) -> Flow:
     file = settings.version_path / FILE
     if not file.exists():
         flow, files = load_with_files(settings.flow_path)
-        written_down = _written_down(Path(settings.flow_path).resolve(), files)
-        pinned = _pinned(file, {**written_down, "ends": ends_of(flow)})
-        if changed := _changed(settings, pinned):
+        if changed := _changed(settings, pin(settings, flow, files)):
             # This process has loaded the new code. The next one will not.
             raise EnvironmentFailed(f"{changed[0]} was changed while this run began. Start it again.")
         return flow
-    pinned = _pinned(file, {})
+    pinned = _read(file)
     changed = _changed(settings, pinned)
     if not changed:
         return load(settings.flow_path)
@@ -56,28 +63,65 @@ def load_pinned(settings: RunSettings) -> Flow:
     return load(_unpacked(settings.version_path / CODE, pinned))
 
 
-def pin(settings: RunSettings) -> Flow:
-    """The flow as its files are now, which are written down: the code of a version that begins."""
-    settings.version_path.mkdir(parents=True, exist_ok=True)
-    return load_pinned(settings)
+def pin(settings: RunSettings, flow: Flow, files: Iterable[Path]) -> dict[str, Any]:
+    """Write down the files that a flow was loaded from, if no process has before; returns what is written.
+
+    They are those that `load_with_files` names when a process loads the flow for the first time: a second
+    time it finds the neighbours imported, and names none.
+    """
+    written_down = _written_down(Path(settings.flow_path).resolve(), files)
+    return _pinned(settings.version_path / FILE, {**written_down, "ends": ends_of(flow)})
 
 
-def ends_of(flow: Flow) -> dict[str, dict[str, list[Any]]]:
-    """The sources and sinks of a flow, in plain words: the parts that its gateway runs."""
+def ends_of(flow: Flow) -> dict[str, dict[str, Any]]:
+    """The sources and sinks of a flow in plain words, by name: the parts that its gateway runs."""
     sources = {
-        name: [each.kind.describe(), each.schema, each.time, each.late, each.lateness_us, each.idle_us]
+        name: {
+            **_plain(each.kind),
+            "schema": each.schema,
+            "time column": each.time,
+            "late rows": each.late,
+            "lateness": _us(each.lateness_us),
+            "idle": _us(each.idle_us),
+            "ahead": _us(each.ahead_us),
+        }
         for name, each in flow.sources.items()
     }
     sinks = {
-        sink.name: [sink.kind.describe(), sink.input, flow.fragments[sink.input].time]
+        sink.name: {
+            **_plain(sink.kind),
+            "fragment": sink.input,
+            "time column": flow.fragments[sink.input].time,
+        }
         for sink in flow.sinks.values()
     }
-    return {"source": sources, "sink": sinks, "bucket": {"width": [flow.bucket_us]}}
+    return {"source": sources, "sink": sinks, "flow": {flow.name: {"bucket": _us(flow.bucket_us)}}}
+
+
+def _us(duration_us: int | None) -> str | None:
+    return None if duration_us is None else f"{duration_us} µs"
+
+
+def _plain(kind: SourceKind | SinkKind) -> dict[str, Any]:
+    """A kind of source or sink with its parameters. Two that differ in the body of a function look alike."""
+    if is_dataclass(kind):
+        given = {each.name: _named(getattr(kind, each.name)) for each in fields(kind)}
+    else:
+        given = {"description": kind.describe()}
+    return {"kind": type(kind).__name__, **given}
+
+
+def _named(value: object) -> object:
+    """A value in a form that JSON gives back as it was, and that is the same in every process."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    # What a function's or an object's `repr` shows beside its name is where in memory it is.
+    return getattr(value, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def changed_ends(settings: RunSettings, flow: Flow) -> list[str]:
     """Which sources and sinks of this flow are not those of the run, in sentences."""
-    before, now = _pinned(settings.version_path / FILE, {})["ends"], ends_of(flow)
+    before, now = _read(settings.version_path / FILE)["ends"], ends_of(flow)
     found = []
     for kind, ends in now.items():
         for name in sorted({*before[kind], *ends}):
@@ -89,31 +133,66 @@ def changed_ends(settings: RunSettings, flow: Flow) -> list[str]:
     return found
 
 
-def _differences(old: list[Any], new: list[Any]) -> str:
-    return ", ".join(f"{a} became {b}" for a, b in zip(old, new, strict=True) if a != b)
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> str:
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return ", ".join(f"{name} {_shown(old.get(name))} became {_shown(new.get(name))}" for name in names)
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
 
 
 def has_changed(settings: RunSettings) -> bool:
-    """Whether the code is another than that of the generations before."""
-    file = settings.version_path / FILE
-    return file.exists() and bool(_changed(settings, _pinned(file, {})))
+    """Whether the code is another than what was written down."""
+    return is_pinned(settings) and bool(_changed(settings, _read(settings.version_path / FILE)))
 
 
 def pin_shape(settings: RunSettings, shape: dict[str, Any]) -> None:
     """Write down what the state of this run is made by, if no process has before."""
     _pinned(settings.version_path / SHAPE_FILE, shape)
+    with suppress(OSError):
+        (settings.version_path / FORMER_SHAPE_FILE).unlink(missing_ok=True)
 
 
 def pinned_shape(settings: RunSettings) -> dict[str, Any] | None:
-    """What the state of this run was made by; None if no process has come so far."""
+    """What the state of this run is made by; None if no node of this generation or of one before has come so
+    far, since the code was let change.
+    """
     file = settings.version_path / SHAPE_FILE
-    return _pinned(file, {}) if file.exists() else None
+    return _read(file) if file.exists() else None
+
+
+def saved_shape(settings: RunSettings) -> dict[str, Any] | None:
+    """What the saved state of this run was made by; None if no node ever came so far."""
+    former = settings.version_path / FORMER_SHAPE_FILE
+    return pinned_shape(settings) or (_read(former) if former.exists() else None)
+
+
+def is_pinned(settings: RunSettings) -> bool:
+    """Whether the code is written down. It is not when it may change and no process has begun with it yet."""
+    return (settings.version_path / FILE).exists()
+
+
+def let_change(settings: RunSettings) -> None:
+    """Let the next generation begin with the code as it is, and write it down anew.
+
+    A launcher that is killed before that has begun must ask again whether the saved state fits.
+    """
+    shape = settings.version_path / SHAPE_FILE
+    if shape.exists():
+        shape.replace(shape.with_name(FORMER_SHAPE_FILE))
+    _drop_code(settings)
 
 
 def unpin(settings: RunSettings) -> None:
-    """Let the next generation begin with the code as it is, and write it down anew."""
-    for file in (FILE, SHAPE_FILE):
+    """Forget the code, and what the state was made by: there is no state, or not any more."""
+    _drop_code(settings)
+    for file in (SHAPE_FILE, FORMER_SHAPE_FILE):
         (settings.version_path / file).unlink(missing_ok=True)
+
+
+def _drop_code(settings: RunSettings) -> None:
+    (settings.version_path / FILE).unlink(missing_ok=True)
     shutil.rmtree(settings.version_path / CODE, ignore_errors=True)
 
 
@@ -155,6 +234,15 @@ def _unpacked(folder: Path, pinned: dict[str, Any]) -> Path:
     return folder / str(pinned["flow"])
 
 
+def _read(file: Path) -> dict[str, Any]:
+    """What was written down. Raises `EnvironmentFailed` if it is gone or damaged."""
+    try:
+        pinned: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError) as problem:
+        raise _not_kept(file, problem) from problem
+    return pinned
+
+
 def _not_kept(what: Path, problem: Exception) -> EnvironmentFailed:
     return EnvironmentFailed(f"{what} cannot be kept: {problem}. Free or repair the disk.")
 
@@ -165,21 +253,22 @@ def _pinned(file: Path, found: dict[str, Any]) -> dict[str, Any]:
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             _write_once(file, json.dumps(found, indent=2) + "\n")
-        pinned: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as problem:
         raise _not_kept(file, problem) from problem
-    return pinned
+    return _read(file)
 
 
 def _write_once(file: Path, text: str) -> None:
     """Whole or not at all, and only once, whichever process comes first."""
     own = file.with_name(f"{file.name}.{os.getpid()}")
-    own.write_text(text)
     try:
-        os.link(own, file)
-    except FileExistsError:
-        pass
-    except OSError:
-        # A file system without links. Processes that begin at the same time write the same.
-        own.replace(file)
-    own.unlink(missing_ok=True)
+        own.write_text(text)
+        try:
+            os.link(own, file)
+        except FileExistsError:
+            pass
+        except OSError:
+            # A file system without links. Processes that begin at the same time write the same.
+            own.replace(file)
+    finally:
+        own.unlink(missing_ok=True)

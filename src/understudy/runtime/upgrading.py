@@ -5,100 +5,62 @@
     catching up     they have the state and take what came since; the sinks do not take their output yet
     turning         the sinks are told to
     on trial        they do. The old version goes on, and takes over again at once if the new one fails.
-    finishing       the run goes on with the new version, whatever happens; the old one ends
-    taking back     the new version ends, the old one goes on
+    deciding        the run's settings are replaced by those of the new version, once the disk takes them
+    finishing       the run goes on with the new version, whatever happens; the gateway lets go of the old one
+    taking back     the sinks turn back, the gateway lets go of the new version
+    ending          the nodes of the version that is over end
 
-Until `finishing` any failure of the new version takes it back: a process of it that ends, a partition of it
-that has no copy, output that falls behind the old version's, or that does not come at all.
+Until `deciding` any failure of the new version takes it back: a process of it that ends, a partition of it
+that has no copy, output that falls behind the old version's, or that does not come at all. A process of it
+that was killed is not started again: a second version that lacks memory would take it from the first. A
+failure of the gateway counts, too, because the new version's output may be what it failed over. A gateway
+that was only killed is waited for, and the trial begins again.
 
 Each step is one look at the run and at most one change: the files of `runtime.candidate` say what is wanted,
-the gateway brings it about, and its status says how far it is.
+the gateway brings it about, and its status says how far it is. Nothing that fails here, such as a disk that
+is full, ends the run.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
 
-from understudy.flow.errors import EnvironmentFailed, FlowError
+from understudy.core.host.places import GATEWAY
+from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.candidate import Candidate, remove_candidate
-from understudy.runtime.durable import write_whole
-from understudy.runtime.partitioning import Dataflow
-from understudy.runtime.pinning import unpin
-from understudy.runtime.saving.store import SnapshotStore
+from understudy.runtime.candidate_status import CandidateStatus, Status
+from understudy.runtime.leftovers import drop_code, drop_logs, drop_nodes, drop_states
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.upgrade_files import (
+    DONE,
+    TAKEN_BACK,
+    Progress,
+    Request,
+    is_cancelled,
+    progress_in,
+    remove_request,
+    request_in,
+)
 
 log = logging.getLogger(__name__)
 
-FOLDER = "upgrade"
-REQUEST, PROGRESS, CANCELLED = "request.json", "progress.json", "cancelled"
-#: How far the new version's output may be behind when the sinks turn to it, and how far behind the old one's
-#: on trial.
-BEHIND_S_MAX = 1.0
-SLOWER_S_MAX = 10.0
 #: So many looks in a row must find it ready.
 LOOKS = 2
 #: From the start of its nodes until it is ready.
 READY_S_MAX = 900.0
+#: For how long it may not be seen that the sinks take its output, once they were told to.
+UNSEEN_S_MAX = 60.0
 #: How long the gateway may take to let go of a version before its nodes are ended all the same.
 LETTING_GO_S_MAX = 30.0
-
-DONE, TAKEN_BACK = "done", "taken back"
-
-
-@dataclass(frozen=True)
-class Request:
-    """A version that is to take over, and for how long it is on trial."""
-
-    settings: RunSettings
-    dataflow: Dataflow
-    trial_s: float
-    bucket_us: int
-
-    def leave(self) -> None:
-        """Leave it in the run's folder, for the process that started the run."""
-        folder = self.settings.path / FOLDER
-        folder.mkdir(exist_ok=True)
-        for old in (PROGRESS, CANCELLED):
-            (folder / old).unlink(missing_ok=True)
-        values = {
-            "settings": self.settings.to_json(),
-            "dataflow": self.dataflow.to_json(),
-            "trial_s": self.trial_s,
-            "bucket_us": self.bucket_us,
-        }
-        write_whole(folder / REQUEST, json.dumps(values, indent=2) + "\n")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What has happened so far, in sentences, and how it ended: `DONE`, `TAKEN_BACK`, or not yet."""
-
-    version: int
-    sentences: tuple[str, ...]
-    outcome: str = ""
-
-
-def progress_in(folder: Path) -> Progress | None:
-    """How an upgrade of the run in that folder goes; None if it was not taken up yet."""
-    try:
-        values = json.loads((folder / FOLDER / PROGRESS).read_text())
-    except FileNotFoundError:
-        return None
-    return Progress(values["version"], tuple(values["sentences"]), values["outcome"])
-
-
-def cancel(folder: Path) -> None:
-    """Have an upgrade taken back, if it is not finished by then."""
-    (folder / FOLDER / CANCELLED).touch()
+#: How long nodes may take to end before the upgrade counts as over all the same.
+ENDING_S_MAX = 30.0
+#: Reasons to take a version back that are no fault of it.
+STOPPED, BY_REQUEST = "the run is being stopped", "it was cancelled"
 
 
 class Fleet(Protocol):
@@ -106,7 +68,9 @@ class Fleet(Protocol):
 
     settings: RunSettings
 
-    def start_node(self, name: str, version: int) -> None: ...
+    def start_node(self, name: str, version: int) -> None:
+        """Raises `EnvironmentFailed` if it cannot be started."""
+        ...
 
     def came_up(self, name: str) -> bool: ...
 
@@ -114,16 +78,19 @@ class Fleet(Protocol):
         """Why a process is gone; None while it runs."""
         ...
 
-    def end_nodes(self, names: Sequence[str]) -> None:
-        """End these in good order. Takes a few seconds."""
+    def why_failed(self, name: str) -> str | None:
+        """Why a process ended by itself and not in good order; None if it runs, or was killed."""
+        ...
+
+    def end_nodes(self, names: Sequence[str], then: Callable[[], None]) -> None:
+        """Forget these nodes and, beside everything else, end them in good order; then do this."""
         ...
 
     def go_on_as(self, settings: RunSettings) -> None:
-        """These are the run's settings from now on."""
+        """These are the run's settings from now on. Raises `EnvironmentFailed` if they cannot be written, or
+        if they were, and may not outlive a loss of power.
+        """
         ...
-
-
-Status = Mapping[str, Any]
 
 
 class Upgrading:
@@ -132,135 +99,217 @@ class Upgrading:
     def __init__(self, fleet: Fleet, clock: Callable[[], float] = time.monotonic) -> None:
         self._fleet = fleet
         self._clock = clock
-        self._folder = fleet.settings.path / FOLDER
+        self._folder = fleet.settings.path
         self._request: Request | None = None
         #: The version that the run had before.
         self._former: RunSettings | None = None
         self._step: Callable[[Status | None], None] = self._await_request
-        self._sentences: list[str] = []
+        self._progress = Progress(0)
+        self._is_written = True
         self._started: list[str] = []
         self._looks = 0
         self._since = 0.0
+        #: When it was last seen that the sinks take the new version's output, and since when the trial runs.
+        self._seen_at = 0.0
+        self._tried_since: float | None = None
+        self._trouble = ""
         self._why = ""
+        #: Set when the nodes of the version that is over have ended; and how the upgrade went then.
+        self._over = threading.Event()
+        self._outcome = "", ""
+        self._closing = False
         self._news: list[str] = []
 
     @property
     def nodes(self) -> frozenset[str]:
-        """The nodes of a version that is not yet the run's own: whether they live is looked at here."""
+        """The nodes that are not to be started again if they end."""
+        if self._step == self._finish:
+            return frozenset(self._before.node_names)
         return frozenset(self._started)
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the gateway delivers what the new version puts out while it may still be taken back, or did
+        so until now: a mistake that the gateway meets may be the new version's.
+        """
+        return self._step in (self._turn, self._try, self._take_back)
 
     def news(self) -> list[str]:
         """What has happened since this was last asked."""
         news, self._news = self._news, []
         return news
 
+    def close(self) -> None:
+        """The run is about to end: what is on trial is taken back, and no request is taken up any more."""
+        self._closing = True
+
     def look(self, status: Status | None) -> None:
         """Do the next step, if it is due. `status` is the gateway's, None if it does not answer."""
-        if self._request is not None and self._step not in (self._finish, self._take_back):
+        if not self._is_written:
+            self._write()
+        if self._step in (self._start, self._catch_up, self._turn, self._try):
             why = self._failure(status)
             if why is not None:
                 self._begin_taking_back(why)
+                return
         self._step(status)
 
     # --- the steps ---------------------------------------------------------------------------------------
 
     def _await_request(self, _status: Status | None) -> None:
-        request = self._taken_request()
+        request = None if self._closing else request_in(self._folder)
         if request is None:
             return
         settings = self._fleet.settings
-        self._sentences, self._looks, self._started = [], 0, []
-        version = request.settings.version
-        if version != settings.versions_tried + 1 or request.settings.run != settings.run:
-            log.warning("an old request for version %d is left alone", version)
+        if request.version <= settings.versions_tried:
+            log.warning("an old request for version %d is left alone", request.version)
+            known = progress_in(self._folder)
+            if known is None or known.version != request.version:
+                self._refuse(request, "that version was tried before")
+        elif not request.is_for(settings):
+            self._refuse(request, "the run was begun again meanwhile. Ask for the upgrade again")
+        else:
+            self._begin(request)
+        # Last, so that either the request or the candidate is seen from outside.
+        remove_request(self._folder)
+
+    def _begin(self, request: Request) -> None:
+        settings = self._fleet.settings
+        try:
+            # Never again a version of this number, however this one ends.
+            self._fleet.go_on_as(replace(settings, versions_tried=request.version))
+        except EnvironmentFailed as problem:
+            self._refuse(request, str(problem))
             return
-        self._request, self._former = request, settings
-        # Never again a version of this number, however this one ends.
-        self._fleet.go_on_as(replace(settings, versions_tried=version))
-        Candidate(request.settings, request.dataflow).save()
-        names = request.settings.node_names
-        self._say(f"starting {_listed(names)} with the new code, version {version}")
+        self._request, self._former, self._started = request, settings, []
+        self._looks, self._trouble, self._progress = 0, "", Progress(request.version)
+        try:
+            Candidate(request.settings, request.dataflow).save()
+        except EnvironmentFailed as problem:
+            self._begin_taking_back(str(problem))
+            return
+        names = ", ".join(request.settings.node_names)
+        self._say(f"starting {names} with the new code, version {request.version}")
         self._turn_to(self._start)
 
     def _start(self, _status: Status | None) -> None:
         """The next node, once the one before is ready: Sparks that start at once starve what runs."""
         names = self._wanted.settings.node_names
-        if all(map(self._fleet.came_up, self._started)):
-            if len(self._started) < len(names):
-                name = names[len(self._started)]
-                self._started.append(name)
-                self._fleet.start_node(name, self._wanted.settings.version)
-            else:
-                self._say("the new version catches up")
-                self._turn_to(self._catch_up)
+        if not all(map(self._fleet.came_up, self._started)):
+            return
+        if len(self._started) == len(names):
+            self._say("the new version catches up")
+            self._turn_to(self._catch_up)
+            return
+        name = names[len(self._started)]
+        try:
+            self._fleet.start_node(name, self._wanted.version)
+        except EnvironmentFailed as problem:
+            self._begin_taking_back(str(problem))
+        else:
+            self._started.append(name)
 
     def _catch_up(self, status: Status | None) -> None:
-        facts = self._facts(status)
-        ready = facts is not None and facts["open"] and facts["whole"]
-        near = facts is not None and ready and self._seconds(facts["behind"]) <= BEHIND_S_MAX
-        self._looks = self._looks + 1 if near else 0
-        if self._looks >= LOOKS:
+        seen = self._seen(status)
+        if seen is not None and seen.trouble not in ("", self._trouble):
+            self._trouble = seen.trouble
+            self._say(f"the new version cannot begin yet: {self._trouble}")
+        self._looks = self._looks + 1 if seen is not None and seen.is_near else 0
+        if self._looks < LOOKS:
+            return
+        try:
             Candidate(self._wanted.settings, self._wanted.dataflow, live=True).save()
-            self._turn_to(self._turn)
+        except EnvironmentFailed as problem:
+            self._begin_taking_back(str(problem))
+            return
+        self._seen_at, self._tried_since = self._clock(), None
+        self._turn_to(self._turn)
 
     def _turn(self, status: Status | None) -> None:
-        facts = self._facts(status)
-        if facts is not None and facts["live"]:
+        if self._is_seen_live(status):
             trial = f"on trial for {self._wanted.trial_s:g} s"
             self._say(f"the new version's output is delivered; {trial}")
             self._turn_to(self._try)
 
     def _try(self, status: Status | None) -> None:
+        if status is None or not self._is_seen_live(status):
+            # What cannot be seen is no trial.
+            self._tried_since = None
+            return
+        if self._tried_since is None:
+            self._tried_since = self._clock()
         # An old version that cannot keep up any more could not take over either.
-        crowded = status is not None and bool(status["waiting_for_room"])
-        if crowded or self._clock() - self._since >= self._wanted.trial_s:
-            version = self._wanted.settings.version
-            self._fleet.go_on_as(replace(self._wanted.settings, versions_tried=version))
-            self._say(f"the run goes on with version {version}; ending the old one")
-            self._turn_to(self._finish)
+        crowded = bool(status["waiting_for_room"])
+        if crowded or self._clock() - self._tried_since >= self._wanted.trial_s:
+            self._turn_to(self._decide)
+            self._decide(status)
+
+    def _decide(self, _status: Status | None) -> None:
+        """The moment at which the run's settings name the new version decides."""
+        settings = replace(self._wanted.settings, versions_tried=self._wanted.version)
+        try:
+            self._fleet.go_on_as(settings)
+        except EnvironmentFailed as problem:
+            if self._version_on_disk() == self._before.version:
+                self._begin_taking_back(str(problem))
+            else:
+                # It may be decided. Then it must be for certain before the old version's states go.
+                log.warning("not decided yet: %s", problem)
+            return
+        self._say(f"the run goes on with version {settings.version}; ending the old one")
+        self._turn_to(self._finish)
 
     def _finish(self, status: Status | None) -> None:
-        remove_candidate(self._wanted.settings.path)
-        if status is None or status["version"] != self._wanted.settings.version or status["candidate"]:
+        self._without_candidate()
+        if status is None or status["version"] != self._wanted.version or status["candidate"] is not None:
             return
         before = self._before
-        self._end(before, before.node_names, "done", DONE)
+        self._end(before.node_names, "done", DONE, logs_before=before.first_node)
 
     def _take_back(self, status: Status | None) -> None:
-        remove_candidate(self._wanted.settings.path)
+        if not self._without_candidate():
+            return
         let_go = status is not None and status["candidate"] is None
         if let_go or self._clock() - self._since > LETTING_GO_S_MAX:
-            self._end(self._wanted.settings, self._started, f"taken back: {self._why}", TAKEN_BACK)
+            why = self._why if self._why.endswith(".") else f"{self._why}."
+            again = "" if self._why in (STOPPED, BY_REQUEST) else " Once that is mended, upgrade again."
+            kept = f"Nothing is lost: the run has version {self._before.version}, as before."
+            self._end(self._started, f"taken back: {why} {kept}{again}", TAKEN_BACK)
+
+    def _await_end(self, _status: Status | None) -> None:
+        if self._over.is_set() or self._clock() - self._since > ENDING_S_MAX:
+            self._say(*self._outcome)
+            self._request = None
+            self._turn_to(self._await_request)
 
     # --- what goes wrong ---------------------------------------------------------------------------------
 
     def _failure(self, status: Status | None) -> str | None:
         """Why the new version is to be taken back."""
-        if (self._folder / CANCELLED).exists():
-            return "it was cancelled"
+        if self._closing:
+            return STOPPED
+        if is_cancelled(self._folder):
+            return BY_REQUEST
         for name in self._started:
             if (why := self._fleet.why_gone(name)) is not None:
-                return f"{name} failed: {why}"
-        if self._step in (self._start, self._catch_up) and self._clock() - self._since > READY_S_MAX:
-            trouble = (self._facts(status) or {}).get("trouble", "")
-            return f"it was not ready within {READY_S_MAX:g} s. {trouble}"
-        facts = self._facts(status)
-        if facts is None or not facts["open"]:
-            return None
-        if facts["crowded"] and not facts["takes"]:
-            return f"it does not keep pace with {_listed(facts['crowded'])}"
-        if self._step in (self._turn, self._try):
-            if facts["down"]:
-                return f"no copy of {_listed(facts['down'])} is left"
-            slower_s = self._seconds(facts["slower"])
-            if slower_s > SLOWER_S_MAX:
-                return f"its output is {slower_s:.0f} s behind that of the old version"
-        return None
+                return f"{name} has ended: {why}"
+        if (why := self._fleet.why_failed(GATEWAY)) is not None:
+            return f"the gateway failed: {why}"
+        if self._step in (self._start, self._catch_up):
+            if self._clock() - self._since > READY_S_MAX:
+                return f"it was not ready within {READY_S_MAX:g} s. {self._trouble}"
+        elif self._clock() - self._seen_at > UNSEEN_S_MAX and not self._is_seen_live(status):
+            return f"for {UNSEEN_S_MAX:g} s it was not seen that its output is delivered"
+        seen = self._seen(status)
+        delivered = self._step in (self._turn, self._try)
+        return None if seen is None else seen.shortcoming(delivered=delivered)
 
     def _begin_taking_back(self, why: str) -> None:
         self._why = why.strip()
         self._say(f"taking the new version back: {self._why}")
         self._turn_to(self._take_back)
+        # At once. That the gateway has let go is seen by a status that is asked for later.
+        self._without_candidate()
 
     # --- parts -------------------------------------------------------------------------------------------
 
@@ -274,13 +323,33 @@ class Upgrading:
         assert self._former is not None
         return self._former
 
-    def _facts(self, status: Status | None) -> Mapping[str, Any] | None:
+    def _seen(self, status: Status | None) -> CandidateStatus | None:
         """What the gateway says of the new version."""
-        facts: Mapping[str, Any] | None = None if status is None else status["candidate"]
-        return facts if facts is not None and facts["version"] == self._wanted.settings.version else None
+        return CandidateStatus.of(status, self._wanted.version, self._wanted.bucket_us)
 
-    def _seconds(self, buckets: Mapping[str, int]) -> float:
-        return max(buckets.values(), default=0) * self._wanted.bucket_us / 1e6
+    def _is_seen_live(self, status: Status | None) -> bool:
+        """Whether the gateway says that the sinks take the new version's output."""
+        seen = self._seen(status)
+        if seen is None or not seen.is_live:
+            return False
+        self._seen_at = self._clock()
+        return True
+
+    def _version_on_disk(self) -> int | None:
+        """The version that the run goes on with if it ends now; None if that cannot be told."""
+        try:
+            return RunSettings.load(self._folder).version
+        except EnvironmentFailed:
+            return None
+
+    def _without_candidate(self) -> bool:
+        """Whether there is no candidate any more."""
+        try:
+            remove_candidate(self._folder)
+        except OSError as problem:
+            log.warning("the candidate cannot be removed: %s", problem)
+            return False
+        return True
 
     def _turn_to(self, step: Callable[[Status | None], None]) -> None:
         self._step = step
@@ -290,74 +359,40 @@ class Upgrading:
 
     def _say(self, sentence: str, outcome: str = "") -> None:
         log.info("upgrade: %s", sentence)
-        self._sentences.append(sentence)
         self._news.append(sentence)
-        values = {
-            "version": self._wanted.settings.version,
-            "sentences": self._sentences,
-            "outcome": outcome,
-        }
+        said = self._progress
+        self._progress = replace(said, sentences=(*said.sentences, sentence), outcome=outcome)
+        self._write()
+
+    def _write(self) -> None:
+        """Write down how the upgrade goes; if the disk does not take it, the next look tries again."""
         try:
-            write_whole(self._folder / PROGRESS, json.dumps(values) + "\n")
+            self._progress.save(self._folder)
         except OSError as problem:
-            log.warning("how the upgrade goes cannot be written down: %s", problem)
+            if self._is_written:
+                log.warning("how the upgrade goes cannot be written down: %s", problem)
+            self._is_written = False
+        else:
+            self._is_written = True
 
-    def _end(self, version: RunSettings, nodes: Sequence[str], sentence: str, outcome: str) -> None:
-        """End the nodes of one version, and remove what is left of it, beside everything else."""
-        names = list(nodes)
+    def _refuse(self, request: Request, why: str) -> None:
+        self._progress = Progress(request.version)
+        self._say(f"taken back: {why}", TAKEN_BACK)
+
+    def _end(self, nodes: Sequence[str], sentence: str, outcome: str, *, logs_before: int = 0) -> None:
+        """End the nodes of a version that is over, and remove what is left of it, beside everything else."""
+        names, settings = list(nodes), self._fleet.settings
+        over = self._over = threading.Event()
         self._started = []
+        self._outcome = sentence, outcome
 
-        def end() -> None:
-            self._fleet.end_nodes(names)
-            tidy_up(version)
+        def tidy_up() -> None:
+            drop_nodes(settings, names)
+            drop_logs(settings, logs_before)
+            drop_code(settings, settings.versions_tried)
+            over.set()
+            # The store may take its time, and the next upgrade need not wait for it.
+            drop_states(settings)
 
-        threading.Thread(target=end, name=f"ending version {version.version}", daemon=True).start()
-        self._say(sentence, outcome)
-        self._request = None
-        self._turn_to(self._await_request)
-
-    def _taken_request(self) -> Request | None:
-        file = self._folder / REQUEST
-        try:
-            values = json.loads(file.read_text())
-            dataflow = Dataflow.from_json(values["dataflow"])
-            times = float(values["trial_s"]), int(values["bucket_us"])
-            request = Request(RunSettings.from_json(values["settings"]), dataflow, *times)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError, FlowError) as problem:
-            log.warning("%s is no request for an upgrade: %s", file, problem)
-            request = None
-        with suppress(OSError):
-            file.unlink()
-        return request
-
-
-def tidy_up(version: RunSettings) -> None:
-    """Remove what is left of a version that is over: its saved states, its code and its marks."""
-    try:
-        store = SnapshotStore.open(version.store_url, version.run, keep=version.snapshots_kept)
-        store.drop_version(version.version)
-    except EnvironmentFailed as problem:
-        # They are removed when the run is next started.
-        log.warning("%s", problem)
-    if version.version == 1:
-        unpin(version)
-    else:
-        shutil.rmtree(version.version_path, ignore_errors=True)
-
-
-def drop_unfinished(settings: RunSettings) -> str | None:
-    """Before a run goes on: what an upgrade that was not finished has left goes; a sentence if there was one.
-
-    Only for the holder of the folder's lock.
-    """
-    was_there = remove_candidate(settings.path)
-    shutil.rmtree(settings.path / FOLDER, ignore_errors=True)
-    if not was_there:
-        return None
-    return "an upgrade was not finished: the run goes on with the version before it"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
+        self._turn_to(self._await_end)
+        self._fleet.end_nodes(names, tidy_up)

@@ -1,0 +1,187 @@
+"""A run goes on after an upgrade that was cut off: with which version, and what is left of the other one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime import leftovers as module
+from understudy.runtime.candidate import candidate_in
+from understudy.runtime.going_on import drop_marks, has_begun
+from understudy.runtime.leftovers import drop_code, drop_logs, drop_states, drop_unfinished
+from understudy.runtime.settings import RunSettings
+from understudy.runtime.upgrade_files import FOLDER, REQUEST
+from upgrade_kit import ALONE, DONE, LIVE, TRIAL_S, Upgraded, left, live_on, put
+
+TAKEN_BACK = "an upgrade was not finished and is taken back: the run goes on from the state of version 1"
+DONE_BEFORE = "an upgrade was done: the run goes on from the state of version 2"
+#: Of which version files are, by how they begin.
+OF_THE_FIRST = ("flow.json", "shape.json", "code/", "seated", "saved/run/counts@0/snapshots/")
+OF_THE_SECOND = ("versions/2/", "saved/run/counts@0/snapshots@2/")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Upgraded:
+    made = Upgraded(tmp_path / "run", monkeypatch)
+    live_on(made, 1)
+    return made
+
+
+def begins(run: Upgraded, prefixes: tuple[str, ...]) -> set[str]:
+    return {file for file in left(run) if file.startswith(prefixes)}
+
+
+@pytest.mark.parametrize("phase", ["starting", "catching up", "turning", "on trial"])
+def test_until_it_is_decided_the_run_goes_on_with_the_version_before(run: Upgraded, phase: str) -> None:
+    run.reach(phase)
+    before = begins(run, OF_THE_FIRST)
+    live_on(run, 2)
+    former = RunSettings.load(run.folder)
+    assert drop_unfinished(former) == TAKEN_BACK
+    assert former.version == 1
+    assert candidate_in(run.folder) is None
+    assert not (run.folder / FOLDER).exists()
+    assert begins(run, OF_THE_FIRST) == before
+    assert not begins(run, OF_THE_SECOND)
+    assert drop_unfinished(former) is None, "once"
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["candidate there", "candidate gone"])
+def test_from_then_on_it_goes_on_with_the_new_one(run: Upgraded, removed: bool) -> None:
+    run.reach("finishing")
+    live_on(run, 2)
+    before = begins(run, OF_THE_SECOND)
+    if removed:
+        run.look(LIVE)
+    former = RunSettings.load(run.folder)
+    assert drop_unfinished(former) == (None if removed else DONE_BEFORE)
+    assert (former.version, former.node_names) == (2, ["node-3", "node-4"])
+    assert begins(run, OF_THE_SECOND) == before
+    assert not begins(run, OF_THE_FIRST)
+    (former.version_path / "seated").unlink()
+    assert has_begun(former), "the mark that said so was the first version's"
+
+
+def test_a_decision_of_which_the_disk_was_not_certain_stands_if_the_file_names_the_new_version(
+    run: Upgraded,
+) -> None:
+    run.reach("on trial")
+    run.look(LIVE)
+    run.full["run.json"] = True
+    run.look(LIVE, after_s=TRIAL_S)
+    run.full.clear()
+    assert drop_unfinished(RunSettings.load(run.folder)) == DONE_BEFORE
+
+
+def test_while_it_is_taken_back_there_is_nothing_to_say_any_more(run: Upgraded) -> None:
+    run.reach("taking back")
+    live_on(run, 2)
+    former = RunSettings.load(run.folder)
+    assert drop_unfinished(former) is None
+    assert not begins(run, OF_THE_SECOND)
+    assert former.versions_tried == 2, "the next version is the third"
+
+
+def test_while_the_old_version_ends_the_run_goes_on_with_the_new_one(run: Upgraded) -> None:
+    run.reach("finishing")
+    run.look(LIVE)
+    run.look(DONE)
+    live_on(run, 2)
+    assert drop_unfinished(RunSettings.load(run.folder)) is None
+    assert not begins(run, OF_THE_FIRST)
+
+
+def test_a_request_that_was_not_taken_up_goes_with_the_code_that_was_written_down_for_it(
+    run: Upgraded,
+) -> None:
+    run.ask()
+    put(run.folder / "versions" / "2" / "flow.json")
+    assert drop_unfinished(RunSettings.load(run.folder)) is None
+    assert not (run.folder / FOLDER / REQUEST).exists()
+    assert not (run.folder / "versions" / "2").exists()
+
+
+def test_a_damaged_candidate_does_not_keep_a_run_from_going_on(run: Upgraded) -> None:
+    run.reach("catching up")
+    (run.folder / "candidate.json").write_text("{")
+    assert drop_unfinished(RunSettings.load(run.folder)) == TAKEN_BACK
+    assert candidate_in(run.folder) is None
+
+
+def test_a_candidate_that_cannot_be_removed_keeps_a_run_from_going_on(run: Upgraded) -> None:
+    run.reach("catching up")
+    run.full["without candidate.json"] = True
+    with pytest.raises(EnvironmentFailed, match="cannot be removed: Read-only file system"):
+        drop_unfinished(RunSettings.load(run.folder))
+
+
+def test_a_store_that_does_not_answer_does_not_keep_a_run_from_going_on(
+    run: Upgraded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object, **__: object) -> None:
+        raise EnvironmentFailed("The store does not answer.")
+
+    run.reach("catching up")
+    live_on(run, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(module.SnapshotStore, "open", silent)
+        assert drop_unfinished(RunSettings.load(run.folder)) == TAKEN_BACK
+    assert drop_unfinished(RunSettings.load(run.folder)) is None
+    assert not begins(run, OF_THE_SECOND), "what was left is removed the next time"
+
+
+def test_a_run_that_was_never_upgraded_keeps_all_that_it_has(run: Upgraded) -> None:
+    before = left(run)
+    assert drop_unfinished(run.fleet.settings) is None
+    assert left(run) == before
+
+
+def test_a_later_version_has_marks_of_its_own(run: Upgraded) -> None:
+    run.reach("finishing")
+    live_on(run, 2)
+    former = RunSettings.load(run.folder)
+    drop_unfinished(former)
+    drop_marks(former)
+    assert not (run.folder / "versions" / "2" / "seated").exists(), "no view of its next generation was seen"
+    assert has_begun(former)
+    assert (run.folder / "versions" / "2" / "flow.json").exists()
+
+
+def test_only_folders_of_versions_that_are_over_go(run: Upgraded) -> None:
+    for name in ("2", "3", "4", "mine"):
+        put(run.folder / "versions" / name / "flow.json")
+    third = RunSettings(**{**vars(run.fleet.settings), "version": 3, "versions_tried": 3})
+    drop_code(third, through=3)
+    assert sorted(file.name for file in (run.folder / "versions").iterdir()) == ["3", "4", "mine"]
+    drop_code(third)
+    assert sorted(file.name for file in (run.folder / "versions").iterdir()) == ["3", "mine"]
+
+
+def test_logs_of_the_last_version_and_of_this_one_stay(run: Upgraded) -> None:
+    for number in (1, 2, 3, 12):
+        for file in (f"node-{number}.log", f"node-{number}.jvm.log.2"):
+            put(run.folder / "logs" / file)
+    put(run.folder / "logs" / "gateway.log")
+    put(run.folder / "logs" / "node-one.log")
+    drop_logs(run.fleet.settings, first_node=3)
+    names = sorted(file.name for file in (run.folder / "logs").iterdir())
+    kept = [
+        "gateway.log",
+        "node-12.jvm.log.2",
+        "node-12.log",
+        "node-3.jvm.log.2",
+        "node-3.log",
+        "node-one.log",
+    ]
+    assert names == kept
+
+
+def test_a_run_that_saves_nothing_has_no_store_to_look_into(
+    run: Upgraded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.SnapshotStore, "open", lambda *_, **__: pytest.fail("nothing is saved"))
+    drop_states(RunSettings(**{**vars(run.fleet.settings), "snapshot_every_ms": 0, "versions_tried": 2}))
+    drop_states(run.fleet.settings)
+    run.look(ALONE)
