@@ -16,17 +16,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from harness import (
-    check_history,
-    compare_with_truth,
-    deliveries,
-    remove,
-    save,
-    say,
-    silence_around,
-    steady,
-    traffic_run,
-)
+from harmed import outcome_of, traffic_trial
+from harness import check_history, remove, save, say, steady
 from understudy.runtime.trial import Trial
 
 
@@ -99,27 +90,22 @@ HARMS: dict[str, Callable[[Trial], None]] = {
 
 def one_kind(name: str, harm: Callable[[Trial], None], repeat: int, keep: bool) -> dict[str, object]:
     replicas = REPLICAS.get(name, 2)
-    run, folder = traffic_run(nodes=replicas, replicas=replicas)
-    trial = Trial(run, tell=say)
-    try:
+    with traffic_trial(nodes=replicas, replicas=replicas) as (trial, folder):
         for turn in range(1, repeat + 1):
             steady(trial)
             say(f"{name}: {turn} of {repeat}")
             harm(trial)
             steady(trial)
             check_history(folder)
-    finally:
-        run.stop()
-    check_history(folder)
-    verdict = compare_with_truth(folder)
-    times = [at for at, _, _ in deliveries(folder)]
-    silences = [silence_around(times, h.at_us) for h in trial.harms if h.what in ("SIGKILL", "SIGSTOP")]
-    say(f"{name}: {verdict}; silences {', '.join(f'{s:.2f}' for s in silences)} s")
+    outcome = outcome_of(trial, folder)
+    silences = ", ".join(f"{s:.2f}" for s in outcome.silences_s)
+    say(f"{name}: {outcome.verdict}; silences {silences} s")
     if keep:
         say(f"kept in {folder}")
     else:
         remove(folder)
-    return {**verdict, "repeated": repeat, "silences_s": [round(s, 3) for s in silences]}
+    silences_s = [round(each, 3) for each in outcome.silences_s]
+    return {**outcome.verdict, "repeated": repeat, "silences_s": silences_s}
 
 
 def main() -> None:

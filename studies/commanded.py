@@ -12,13 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from descendants import Descendants
 from understudy.cli.kill import processes_of
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.process import PR_SET_PDEATHSIG
@@ -26,7 +26,6 @@ from understudy.runtime.process_tree import family, signal_all
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import RunStatus, started_as
 
-MARK = "UNDERSTUDY_STUDY"
 POLL_S = 0.1
 PATIENCE_S = 300.0
 STATUS_TIMEOUT_S = 2.0
@@ -51,9 +50,9 @@ class Commanded:
 
     def __init__(self, flow: Path, *options: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="understudy-study-"))
-        self._mark = uuid.uuid4().hex
+        self._processes = Descendants()
         output = {f"{flow.stem.upper()}_OUTPUT": str(self.folder / "out")}
-        self._environment = {**os.environ, **output, MARK: self._mark}
+        self._environment = {**self._processes.environment, **output}
         self.flow = flow
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -137,7 +136,7 @@ class Commanded:
 
     def lose_power(self) -> int:
         """Kill the command and all its processes at one instant; returns when."""
-        processes = self._marked()
+        processes = self._processes.running()
         at_us = now_us()
         signal_all(processes, signal.SIGKILL)
         psutil.wait_procs(processes, timeout=PATIENCE_S)
@@ -162,13 +161,3 @@ class Commanded:
         if self._status is not None:
             self._status.close()
             self._status = None
-
-    def _marked(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found

@@ -12,9 +12,6 @@ one after it. Beside it stands the normal interval between results, which no tak
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -22,20 +19,9 @@ from statistics import median
 
 import matplotlib as mpl
 
-from harness import (
-    RESULTS,
-    compare_with_truth,
-    deliveries,
-    remove,
-    save,
-    say,
-    silence_around,
-    start_plain,
-    steady,
-    traffic_run,
-)
-from understudy.runtime.process_tree import signal_tree
-from understudy.runtime.trial import Trial
+from harmed import outcome_of, traffic_trial
+from harness import RESULTS, remove, save, say, silence_around, steady
+from plain_query import PlainQuery
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -54,9 +40,7 @@ def intervals(times_us: list[int], harms_us: list[int]) -> list[float]:
 def pair(kills: int) -> dict[str, object]:
     # Started again by hand: on two cores a JVM that starts in the moment of the kill would slow the survivor,
     # which on a cluster has a host of its own.
-    run, folder = traffic_run(nodes=2, standby=1, respawn=False)
-    trial = Trial(run, tell=say)
-    try:
+    with traffic_trial(nodes=2, standby=1, respawn=False) as (trial, folder):
         for turn in range(1, kills + 1):
             steady(trial)
             say(f"pair: kill {turn} of {kills}")
@@ -66,53 +50,31 @@ def pair(kills: int) -> dict[str, object]:
             trial.restart(dead)
             trial.wait_member(dead)
         steady(trial)
-    finally:
-        run.stop()
-    verdict = compare_with_truth(folder)
-    times = [at for at, _, _ in deliveries(folder)]
-    harms = [harm.at_us for harm in trial.harms if harm.what == "SIGKILL"]
-    silences = [silence_around(times, at) for at in harms]
-    normal = intervals(times, harms)
+    outcome = outcome_of(trial, folder)
     remove(folder)
-    return {"silences_s": silences, "normal_s": median(normal), "normal_max_s": max(normal), **verdict}
+    return {**silences(outcome.times_us, outcome.harms_us), **outcome.verdict}
 
 
 def plain(restarts: int, *options: str) -> dict[str, object]:
-    folder = Path(tempfile.mkdtemp(prefix="understudy-plain-"))
-
-    def outputs() -> list[int]:
-        file = folder / "outputs.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return [json.loads(line)["at_us"] for line in lines]
-
-    def wait_for(count: int) -> None:
-        deadline = time.monotonic() + 180
-        while len(outputs()) < count:
-            if time.monotonic() > deadline or process.poll() is not None:
-                raise RuntimeError(f"the plain query gives no output; see {folder}/log")
-            time.sleep(0.2)
-
     harms: list[int] = []
-    process = start_plain(folder, *options)
-    try:
+    with PlainQuery(*options) as query:
         for turn in range(1, restarts + 1):
-            wait_for(len(outputs()) + 30)
+            query.wait_more(30)
             time.sleep(5)
             say(f"plain: kill {turn} of {restarts}")
-            harms.append(time.time_ns() // 1_000)
-            signal_tree(process.pid, signal.SIGKILL)
-            process.wait()
-            process = start_plain(folder, *options)
-            wait_for(len(outputs()) + 1)
-        wait_for(len(outputs()) + 30)
-    finally:
-        signal_tree(process.pid, signal.SIGKILL)
-        process.wait()
-    times = outputs()
-    silences = [silence_around(times, at) for at in harms]
-    normal = intervals(times, harms)
-    remove(folder)
-    return {"silences_s": silences, "normal_s": median(normal), "normal_max_s": max(normal)}
+            harms.append(query.kill())
+            query.wait_more(1)
+        query.wait_more(30)
+        return silences(query.times_us(), harms)
+
+
+def silences(times_us: list[int], harms_us: list[int]) -> dict[str, object]:
+    normal = intervals(times_us, harms_us)
+    return {
+        "silences_s": [silence_around(times_us, at) for at in harms_us],
+        "normal_s": median(normal),
+        "normal_max_s": max(normal),
+    }
 
 
 def draw(result: dict[str, dict[str, list[float]]], file: Path) -> None:

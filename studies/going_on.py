@@ -26,11 +26,8 @@ result is durable.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
-import signal
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,12 +47,11 @@ from harness import (
     save,
     save_text,
     say,
-    start_plain,
 )
+from plain_query import PlainQuery
 from understudy.history.judging import judge
 from understudy.history.reading import by_process, entries
 from understudy.history.records import BegunRecord, DeliveredRecord, InstalledRecord, Record, ViewRecord
-from understudy.runtime.process_tree import signal_tree
 
 REPEAT = {"stop": 5, "power": 10, "loss": 5}
 POLICIES = ("none", "pair", "flux", "plain")
@@ -256,38 +252,16 @@ def harmed(line: Line, repeat: int, seed: int, snapshot_every_s: float, keep: bo
 def plain(repeat: int, seed: int, snapshot_every_s: float, *options: str) -> dict[str, Any]:
     """The plain query, killed at random moments and started again at once from its checkpoint."""
     chance = random.Random(f"{seed} plain")
-    folder = Path(tempfile.mkdtemp(prefix="understudy-plain-"))
-
-    def outputs() -> list[int]:
-        file = folder / "outputs.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return [json.loads(line)["at_us"] for line in lines]
-
-    def wait_for(count: int) -> None:
-        deadline = time.monotonic() + 180
-        while len(outputs()) < count:
-            if time.monotonic() > deadline or process.poll() is not None:
-                raise RuntimeError(f"the plain query gives no output; see {folder}/log")
-            time.sleep(0.1)
-
     seconds: list[float] = []
-    process = start_plain(folder, *options)
-    try:
-        wait_for(5)
+    with PlainQuery(*options) as query:
+        query.wait_more(5)
         for turn in range(1, repeat + 1):
             time.sleep(chance.uniform(0.0, 1.5 * snapshot_every_s))
-            signal_tree(process.pid, signal.SIGKILL)
-            at_us = now_us()
-            process.wait()
-            before = len(outputs())
-            process = start_plain(folder, *options)
-            wait_for(before + 5)
-            seconds.append((outputs()[before] - at_us) / 1e6)
+            at_us = query.kill()
+            before = len(query.outputs())
+            query.wait_more(5)
+            seconds.append((query.times_us()[before] - at_us) / 1e6)
             say(f"plain {' '.join(options)}: {turn} of {repeat}, output after {seconds[-1]:.1f} s")
-    finally:
-        signal_tree(process.pid, signal.SIGKILL)
-        process.wait()
-    remove(folder)
     return {"policy": "plain", "turns": repeat, "phases_s": [{"output": round(each, 2)} for each in seconds]}
 
 

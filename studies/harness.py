@@ -8,8 +8,6 @@ import json
 import os
 import runpy
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -115,18 +113,6 @@ def _started(
         run.stop()
         raise
     return run, folder
-
-
-def start_plain(folder: Path, *options: str) -> subprocess.Popen[bytes]:
-    """The plain query as a process that ends with this one; its log is in the folder."""
-    with (folder / "log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, str(HERE / "plain.py"), str(folder), "--with-parent", *options],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
 
 
 def steady(trial: Trial, output_rows: int = 2_000) -> None:

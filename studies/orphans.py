@@ -6,9 +6,6 @@
 SIGKILL and with SIGTERM, in four moments: when their first Java starts, when the first Spark starts, when all
 of it has run for a while, and while it ends because of Ctrl-C. Only the command itself is killed; all that it
 started must end by itself. Counted are the processes that still run 10 s later.
-
-What a command started is found by a mark in its environment, which every descendant inherits, also after
-its parent is gone.
 """
 
 from __future__ import annotations
@@ -16,13 +13,11 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -30,10 +25,10 @@ from typing import Any
 
 import psutil
 
+from descendants import Descendants
 from harness import HERE, RESULTS, TRAFFIC, remove, save, say
 from understudy.runtime.process import PR_SET_PDEATHSIG
 
-MARK = "UNDERSTUDY_ORPHANS_OF"
 LEFT_AFTER_S = 10.0
 #: How long a run goes on before it counts as running: every node is then warming up, or further.
 RUNNING_S = 12.0
@@ -75,22 +70,10 @@ def end_with_study() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
-def started_by(mark: str) -> list[psutil.Process]:
-    """All that carries the mark and still runs, except for what only waits to be reaped."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
-
-
-def javas(mark: str, word: str) -> int:
+def javas(started: Descendants, word: str) -> int:
     """How many of them are Java with this word on their command line."""
     count = 0
-    for process in started_by(mark):
+    for process in started.running():
         try:
             line = process.cmdline()
         except psutil.NoSuchProcess:
@@ -99,9 +82,9 @@ def javas(mark: str, word: str) -> int:
     return count
 
 
-def await_java(command: subprocess.Popen[bytes], mark: str, word: str) -> None:
+def await_java(command: subprocess.Popen[bytes], started: Descendants, word: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
-    while not javas(mark, word):
+    while not javas(started, word):
         if command.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"there was no Java with {word!r}; the command's output is above")
         time.sleep(0.02)
@@ -126,8 +109,8 @@ MOMENTS = {
 }
 
 
-def await_moment(name: str, command: subprocess.Popen[bytes], mark: str, moment: Moment) -> None:
-    await_java(command, mark, "" if name in WITHOUT_SPARK else moment.java)
+def await_moment(name: str, command: subprocess.Popen[bytes], started: Descendants, moment: Moment) -> None:
+    await_java(command, started, "" if name in WITHOUT_SPARK else moment.java)
     time.sleep(moment.wait_s)
     if moment.ending:
         command.send_signal(signal.SIGINT)
@@ -137,10 +120,9 @@ def await_moment(name: str, command: subprocess.Popen[bytes], mark: str, moment:
 def killed(name: str, number: signal.Signals, moment: str) -> dict[str, Any]:
     """Start the command, kill it in that moment, and count what it leaves."""
     folder = Path(tempfile.mkdtemp(prefix="understudy-orphans-"))
-    mark = uuid.uuid4().hex
+    started = Descendants()
     environment = {
-        **os.environ,
-        MARK: mark,
+        **started.environment,
         "TMPDIR": str(folder),
         "TRAFFIC_OUTPUT": str(folder / "out"),
         "FIREWALL_OUTPUT": str(folder / "out"),
@@ -155,20 +137,20 @@ def killed(name: str, number: signal.Signals, moment: str) -> dict[str, Any]:
             preexec_fn=end_with_study,  # noqa: PLW1509 - this process has one thread
         )
     try:
-        await_moment(name, command, mark, MOMENTS[moment])
-        before = len(started_by(mark))
+        await_moment(name, command, started, MOMENTS[moment])
+        before = len(started.running())
         command.send_signal(number)
         at_s = time.monotonic()
-        while started_by(mark) and time.monotonic() - at_s < LEFT_AFTER_S:
+        while started.running() and time.monotonic() - at_s < LEFT_AFTER_S:
             time.sleep(0.1)
         gone_s = time.monotonic() - at_s
-        left = started_by(mark)
+        left = started.running()
         lines = [" ".join(process.cmdline())[:120] for process in left]
     except BaseException:
         print((folder / "log").read_text()[-2_000:])
         raise
     finally:
-        for process in started_by(mark):
+        for process in started.running():
             process.kill()
         command.wait()
         remove(folder)

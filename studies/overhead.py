@@ -14,10 +14,7 @@ durable. Memory is the proportional share (PSS) of every process at the end of t
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
@@ -31,14 +28,13 @@ from harness import (
     save,
     say,
     shared_mb,
-    start_plain,
     steady,
     total_mb,
     traffic_run,
 )
+from plain_query import PlainQuery
 from understudy.flow.policy import policy_named
 from understudy.runtime.local import LocalRun
-from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.trial import Trial
 
 BUCKET_US = 100_000
@@ -55,52 +51,21 @@ def percentiles(values: list[float]) -> dict[str, float]:
 # --- plain ---
 
 
-class Plain:
-    """The plain query as a process."""
-
-    def __init__(self, rows: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="understudy-plain-"))
-        self.process = start_plain(self.folder, "--rows", str(rows))
-
-    def outputs(self) -> list[dict[str, int]]:
-        file = self.folder / "outputs.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-    def wait(self, what: str, done: Any, timeout_s: float = 300) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not done(self.outputs()):
-            if time.monotonic() > deadline or self.process.poll() is not None:
-                raise RuntimeError(f"{what} did not happen; see {self.folder}/log")
-            time.sleep(0.2)
-
-    def end(self) -> None:
-        signal_tree(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        remove(self.folder)
-
-
 def plain_throughput(rows: int) -> float:
-    plain = Plain(rows)
-    try:
+    with PlainQuery("--rows", str(rows)) as plain:
         # The last windows close only with later rows, so wait until the count stands still.
         plain.wait("the end", lambda outs: sum(o["packets"] for o in outs) >= rows * 0.95)
-        outs = plain.outputs()
-        return _rate([(o["at_us"], o["packets"]) for o in outs])
-    finally:
-        plain.end()
+        return _rate([(o["at_us"], o["packets"]) for o in plain.outputs()])
 
 
 def plain_latency(seconds: float) -> tuple[dict[str, float], dict[str, Any]]:
-    plain = Plain(-1)
-    try:
-        plain.wait("output", lambda outs: len(outs) > 20)
+    with PlainQuery() as plain:
+        plain.wait_more(21)
         since = time.time_ns() // 1_000 + 5_000_000
         time.sleep(seconds + 5)
         outs = [o for o in plain.outputs() if o["at_us"] > since]
         memory = {"driver": shared_mb(plain.process.pid)}
         return percentiles([(o["at_us"] - o["newest_us"]) / 1e3 for o in outs]), memory
-    finally:
-        plain.end()
 
 
 def _rate(results: list[tuple[int, int]]) -> float:

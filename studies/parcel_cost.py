@@ -7,6 +7,7 @@ Both ends are in this process, so its processor time is that of both.
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import threading
 import time
@@ -61,6 +62,9 @@ class End:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         settings = RunSettings("costs", "", folder, "")
         addresses: dict[str, str] = {}

@@ -21,18 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness import (
-    RESULTS,
-    check_history,
-    compare_with_truth,
-    deliveries,
-    remove,
-    save,
-    say,
-    silence_around,
-    steady,
-    traffic_run,
-)
+from harmed import outcome_of, traffic_trial
+from harness import RESULTS, remove, save, say, steady
 from understudy.history.reading import Damage, by_process, entries
 from understudy.history.records import HandedRecord, Header, SealedRecord, SnapshotRecord
 from understudy.runtime.trial import Trial
@@ -40,9 +30,8 @@ from understudy.runtime.trial import Trial
 
 def measured(policy: str, kills: int, watch_s: float, ship_ms: int | None = None) -> dict[str, Any]:
     # Started again by hand: a JVM that starts in the moment of the kill would slow the take-over.
-    run, folder = traffic_run(nodes=2, standby=0, policy=policy, respawn=False, partitions=1, ship_ms=ship_ms)
-    trial = Trial(run, tell=say)
-    try:
+    chosen = {"policy": policy, "partitions": 1, "ship_ms": ship_ms}
+    with traffic_trial(nodes=2, standby=0, respawn=False, **chosen) as (trial, folder):
         steady(trial)
         shipped = shipped_while(trial, watch_s) if policy == "passive" else None
         for turn in range(1, kills + 1):
@@ -52,23 +41,19 @@ def measured(policy: str, kills: int, watch_s: float, ship_ms: int | None = None
             trial.restart(dead)
             trial.wait_member(dead)
             steady(trial)
-    finally:
-        run.stop()
-    check_history(folder)
-    verdict = compare_with_truth(folder)
-    times = [at for at, _, _ in deliveries(folder)]
-    harms = [harm.at_us for harm in trial.harms if harm.what == "SIGKILL"]
+    outcome = outcome_of(trial, folder)
+    harms = outcome.harms_us
     records = records_in(folder / "run" / "history")
     result = {
         "policy": policy,
         "ship_ms": ship_ms,
-        "silences_s": [round(silence_around(times, at), 2) for at in harms],
+        "silences_s": [round(each, 2) for each in outcome.silences_s],
         # A replica of a pair has taken everything itself.
         "replayed_rows": replayed(records, harms) if policy == "passive" else [0] * len(harms),
         "snapshot_bytes": round(median([r.bytes for r in records if isinstance(r, SnapshotRecord)] or [0])),
         "snapshots": sum(isinstance(r, SnapshotRecord) for r in records),
         "shipped": shipped,
-        **verdict,
+        **outcome.verdict,
     }
     remove(folder)
     return result

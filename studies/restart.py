@@ -11,6 +11,7 @@ a damaged line in the middle of every part.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import socket
@@ -238,6 +239,9 @@ def measured(case: Case) -> Measured:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     found: list[Measured] = []
     for case in CASES:
         say(f"history of {case.lines:,} lines, log of {case.buckets:,} buckets, damaged: {case.damaged}")

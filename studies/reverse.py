@@ -10,6 +10,7 @@ alone, without encoding and sending.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import statistics
@@ -99,6 +100,9 @@ def measured(count: int) -> dict[str, float]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     print(f"busy with one Reverse, in ms, {ROUNDS} times each; the aim is below {AIM_MS} ms")
     print(f"{'':>14} {'producer answers':>22} {'consumer takes':>22}")
     print(f"{'kept buckets':>14} {'median':>11}{'longest':>11} {'median':>11}{'longest':>11}")

@@ -7,34 +7,26 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable
 
 import psutil
 
+from descendants import Descendants
 from understudy.runtime.process_tree import signal_all
 
-MARK = "UNDERSTUDY_TEST_OWNER"
 LEFT_AFTER_S = 10.0
 
 
 class Owner:
-    """A command, and all that it started: found by a mark in the environment, which all of them inherit."""
+    """A command, and all that it started."""
 
     def __init__(self, *command: str) -> None:
-        self._mark = uuid.uuid4().hex
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), MARK: self._mark}
+        self._processes = Descendants()
+        environment = {**self._processes.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
     def family(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
+        return self._processes.running()
 
     def commands(self) -> list[str]:
         return [" ".join(process.cmdline()) for process in self.family() if process.is_running()]
