@@ -12,11 +12,12 @@ import pytest
 
 from understudy.core.shape.topology import Topology
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.candidate import candidate_in
 from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.saving.layout import snapshots_folder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.upgrade_files import FOLDER, Progress, Request, cancel, progress_in
-from understudy.runtime.upgrading import LOOKS, Upgrading
+from understudy.runtime.upgrading import BY_REQUEST, LOOKS, STOPPED, Upgrading
 
 SHAPE = Dataflow(Topology({"counts": ("rows",)}, {"counts": 1}, {"sink:out": "counts"}), {"counts": ("k",)})
 BUCKET_US = 100_000
@@ -49,6 +50,16 @@ ALONE = status()
 NEAR = status(facts())
 LIVE = status(facts(live=True, takes=True))
 DONE = status(version=2)
+#: What the gateway says while all is well, by phase.
+USUAL: dict[str, Status] = {
+    "starting": ALONE,
+    "catching up": NEAR,
+    "turning": NEAR,
+    "on trial": LIVE,
+    "finishing": LIVE,
+    "taking back": NEAR,
+}
+AS_BEFORE = "Nothing is lost: the run has version 1, as before."
 
 
 class Fleet:
@@ -177,6 +188,18 @@ class Upgraded:
         self.look(live)
         self.look(live, after_s=TRIAL_S)
         assert phase == "finishing"
+
+    def is_taken_back(self, why: str) -> None:
+        """From the look at which it fails to its end: the gateway lets go first, then the nodes end."""
+        running = sorted(self.upgrading.nodes)
+        assert self.look(ALONE) == [f"end {' and '.join(running) or 'nothing'}"]
+        assert self.look(ALONE) == [], "they are still ending"
+        self.fleet.nodes_ended()
+        again = "" if why in (STOPPED, BY_REQUEST) else " Once that is mended, upgrade again."
+        assert self.look(ALONE) == [f"say: taken back: {why.rstrip('.')}. {AS_BEFORE}{again}"]
+        assert self.progress.outcome == "taken back"
+        assert self.version_on_disk == (1, 2)
+        assert candidate_in(self.folder) is None
 
     @property
     def progress(self) -> Progress:

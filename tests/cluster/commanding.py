@@ -90,8 +90,8 @@ class Commanded:
 
 
 def said_by(command: Owner) -> str:
-    """What a command says until it ends."""
-    return command.process.communicate(timeout=PATIENCE_S)[0]
+    """What a command says until it ends: an upgrade starts one Spark after the other."""
+    return command.process.communicate(timeout=2 * PATIENCE_S)[0]
 
 
 def delivers(status: dict[str, Any]) -> bool:

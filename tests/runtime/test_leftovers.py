@@ -1,4 +1,4 @@
-"""A run goes on after an upgrade that was cut off: with which version, and what is left of the other one."""
+"""What versions of a flow leave on disk, after an upgrade and after one that was cut off, and which goes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,22 @@ from understudy.runtime import leftovers as module
 from understudy.runtime.candidate import candidate_in
 from understudy.runtime.going_on import drop_marks, has_begun
 from understudy.runtime.leftovers import drop_code, drop_logs, drop_states, drop_unfinished
+from understudy.runtime.saving.layout import snapshots_folder
 from understudy.runtime.settings import RunSettings
-from understudy.runtime.upgrade_files import FOLDER, REQUEST
-from upgrade_kit import ALONE, DONE, LIVE, TRIAL_S, Upgraded, left, live_on, put
+from understudy.runtime.upgrade_files import FOLDER, REQUEST, cancel
+from understudy.runtime.upgrading import LOOKS
+from upgrade_kit import (
+    ALONE,
+    DONE,
+    LIVE,
+    TRIAL_S,
+    Upgraded,
+    facts,
+    left,
+    live_on,
+    put,
+    status,
+)
 
 TAKEN_BACK = "an upgrade was not finished and is taken back: the run goes on from the state of version 1"
 DONE_BEFORE = "an upgrade was done: the run goes on from the state of version 2"
@@ -185,3 +198,101 @@ def test_a_run_that_saves_nothing_has_no_store_to_look_into(
     drop_states(RunSettings(**{**vars(run.fleet.settings), "snapshot_every_ms": 0, "versions_tried": 2}))
     drop_states(run.fleet.settings)
     run.look(ALONE)
+
+
+# --- what is left behind ------------------------------------------------------------------------------------
+
+
+def test_a_version_that_was_taken_back_leaves_its_logs_alone(run: Upgraded) -> None:
+    before = left(run)
+    run.reach("catching up")
+    live_on(run, 2)
+    cancel(run.folder)
+    for _ in range(2):
+        run.look(ALONE)
+    run.fleet.nodes_ended()
+    run.look(ALONE)
+    assert {file.split("/")[0] for file in left(run) - before} == {"logs"}
+    assert before <= left(run), "the old version has all that it had"
+
+
+def test_an_old_version_leaves_its_logs_alone_and_the_new_one_has_all_that_it_has(run: Upgraded) -> None:
+    before = left(run)
+    run.reach("finishing")
+    live_on(run, 2)
+    of_new = left(run) - before - {"candidate.json"}
+    run.look(DONE)
+    run.fleet.nodes_ended()
+    run.look(DONE)
+    assert of_new <= left(run)
+    assert {file.split("/")[0] for file in left(run) & before} == {"logs"}
+
+
+def test_a_hundred_upgrades_leave_no_more_on_disk_than_two(run: Upgraded) -> None:
+    sizes = []
+    for version in range(2, 102):
+        first = run.fleet.settings.first_node + 2
+        is_done = version % 3 > 0
+        run.fleet.up = {f"node-{first}", f"node-{first + 1}"}
+        base = run.fleet.settings.version
+        of_it = facts(version=version)
+        live = status({**of_it, "live": True, "takes": True}, version=base)
+        run.ask(version, first_node=first)
+        for seen in (*[status(version=base)] * 4, *[status(of_it, version=base)] * LOOKS, live):
+            run.look(seen)
+        names = [f"node-{first}", f"node-{first + 1}"]
+        for name in names:
+            for file in (f"ready/{name}", f"failed/{name}.txt", f"state/{name}.1/x", f"logs/{name}.log"):
+                put(run.folder / file)
+        put(run.folder / "versions" / str(version) / "flow.json")
+        shelf = run.folder / "saved" / "run" / "counts@0"
+        put(shelf / snapshots_folder(version) / f"{version:020d}_000001_ab.json")
+        run.look(live)
+        if not is_done:
+            cancel(run.folder)
+        run.look(live, after_s=TRIAL_S)
+        run.look(status(version=version if is_done else base))
+        run.fleet.nodes_ended()
+        run.look(status(version=version if is_done else base))
+        assert run.progress.outcome == ("done" if is_done else "taken back")
+        sizes.append(len(left(run)))
+    assert max(sizes[2:]) <= max(sizes[:3])
+    assert run.fleet.settings.version == 101
+
+
+def test_what_a_version_left_that_could_not_be_removed_goes_with_the_next_one(run: Upgraded) -> None:
+    """A gateway that let go of it late may have written to its shelf again."""
+    run.reach("taking back")
+    run.look(ALONE)
+    run.fleet.nodes_ended()
+    run.look(ALONE)
+    live_on(run, 2)
+    run.fleet.up.clear()
+    run.reach("taking back", version=3)
+    run.look(ALONE)
+    run.fleet.nodes_ended()
+    assert not (run.folder / "versions" / "2").exists()
+    assert not list((run.folder / "saved").rglob("snapshots@2/*.json"))
+
+
+def test_the_version_that_is_asked_for_next_is_not_taken_for_one_that_is_over(run: Upgraded) -> None:
+    """`understudy upgrade` writes its code down while the one before still ends."""
+    run.reach("taking back")
+    run.look(ALONE)
+    live_on(run, 3)
+    run.fleet.nodes_ended()
+    assert (run.folder / "versions" / "3" / "flow.json").exists()
+    assert list((run.folder / "saved").rglob("snapshots@3/*.json"))
+
+
+def test_a_store_that_does_not_answer_does_not_keep_an_upgrade_from_its_end(
+    run: Upgraded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object, **__: object) -> None:
+        raise EnvironmentFailed("The store does not answer.")
+
+    monkeypatch.setattr(module.SnapshotStore, "open", silent)
+    run.reach("finishing")
+    run.look(DONE)
+    run.fleet.nodes_ended()
+    assert run.look(DONE) == ["say: done"]

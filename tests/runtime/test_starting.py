@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.policy import policy_named
 from understudy.runtime import local
 from understudy.runtime.local import LocalRun
@@ -70,9 +71,12 @@ class Recorded(LocalRun):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.nodes_started: list[str] = []
+        self.cannot_start: set[str] = set()
         super().__init__(*arguments, **named)
 
     def start_node(self, name: str, version: int) -> None:
+        if name in self.cannot_start:
+            raise EnvironmentFailed(f"{name} cannot be started")
         self.nodes_started.append(name)
 
     def _start(self, *_: Any, **__: Any) -> None:
@@ -117,4 +121,15 @@ def test_the_others_start_in_the_end_also_when_no_output_comes(
     assert resumed.nodes_started == ["node-1"]
     monkeypatch.setattr(local.time, "monotonic", lambda: began_s + HELD_BACK_S_MAX + 1)
     resumed.check()
+    assert resumed.nodes_started == ["node-1", "node-2", "node-3"]
+
+
+def test_a_node_that_cannot_be_started_is_tried_again_and_the_run_goes_on(
+    resumed: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed.cannot_start = {"node-3"}
+    answers(resumed, 5, monkeypatch)
+    assert resumed.nodes_started == ["node-1", "node-2"]
+    resumed.cannot_start = set()
+    answers(resumed, 5, monkeypatch)
     assert resumed.nodes_started == ["node-1", "node-2", "node-3"]

@@ -156,7 +156,7 @@ class LocalRun:
             status = None
         if not self._ending.is_set() and not self.finished:
             if status is not None and status["rows_out"]:
-                self._start_the_others()
+                self._start_the_others("output flows")
             self.upgrading.look(status)
         return status
 
@@ -167,7 +167,7 @@ class LocalRun:
         if self.zookeeper is not None:
             self._look_after(self.zookeeper)
         if time.monotonic() >= self._held_back_until:
-            self._start_the_others()
+            self._start_the_others(f"{HELD_BACK_S_MAX:g} s are over")
         # Before anything is started again, which takes away the mark that it had come up.
         self._note_beginning()
         for child in self.children.values():
@@ -232,10 +232,17 @@ class LocalRun:
             raise ValueError(f"{name} is running")
         self._restart(child)
 
-    def _start_the_others(self) -> None:
-        names, self.held_back = self.held_back, []
-        for name in names:
-            self.start_node(name, self.settings.version)
+    def _start_the_others(self, why: str) -> None:
+        while self.held_back:
+            name = self.held_back[0]
+            try:
+                self.start_node(name, self.settings.version)
+            except EnvironmentFailed as problem:
+                # No memory for another process, say: the next look tries again.
+                log.warning("%s", problem)
+                return
+            log.info("%s starts, since %s", name, why)
+            self.held_back = self.held_back[1:]
 
     def start_node(self, name: str, version: int) -> None:
         """Start a node with this version of the flow's code."""

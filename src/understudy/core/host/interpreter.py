@@ -2,8 +2,7 @@
 
 A machine speaks of copies, and knows neither processes nor seats. The interpreter adds what the newest view
 says: the epoch of its own seat, the process that another copy lives on, and which active copies can be
-reached. It changes nothing but the copy that it is about; the host puts the instructions that it answers with
-in their order.
+reached. It has no state of its own.
 
 *Timers.* A key names what is due, the copy, and the epoch of its seat, so a timer that was set for a former
 occupant of the seat does nothing.

@@ -1,0 +1,250 @@
+"""What takes a new version back, in which phase, and what a gateway that does not answer means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from understudy.runtime.upgrade_files import cancel
+from understudy.runtime.upgrading import ENDING_S_MAX, LETTING_GO_S_MAX, READY_S_MAX, UNSEEN_S_MAX
+from upgrade_kit import (
+    ALONE,
+    DONE,
+    LIVE,
+    NEAR,
+    PHASES,
+    TRIAL_S,
+    USUAL,
+    Status,
+    Upgraded,
+    facts,
+    status,
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Upgraded:
+    return Upgraded(tmp_path / "run", monkeypatch)
+
+
+# --- it is taken back ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_cancelled_upgrade_is_taken_back_from_every_phase(run: Upgraded, phase: str) -> None:
+    run.reach(phase)
+    cancel(run.folder)
+    assert run.look(USUAL[phase]) == [
+        "remove candidate.json",
+        "say: taking the new version back: it was cancelled",
+    ]
+    run.is_taken_back("it was cancelled")
+
+
+def test_an_upgrade_that_is_decided_cannot_be_cancelled(run: Upgraded) -> None:
+    run.reach("finishing")
+    cancel(run.folder)
+    run.look(DONE)
+    run.fleet.nodes_ended()
+    assert run.look(DONE) == ["say: done"]
+    assert run.version_on_disk == (2, 2)
+
+
+def test_a_cancellation_that_came_too_late_does_not_touch_the_next_upgrade(run: Upgraded) -> None:
+    run.reach("finishing")
+    run.look(DONE)
+    cancel(run.folder)
+    run.fleet.nodes_ended()
+    run.look(DONE)
+    run.ask(3, first_node=5)
+    run.look(status(version=2))
+    assert run.look(status(version=2)) == ["start node-5 with version 3"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_run_that_is_about_to_end_takes_the_new_version_back_first(run: Upgraded, phase: str) -> None:
+    run.reach(phase)
+    run.upgrading.close()
+    run.look(USUAL[phase])
+    run.is_taken_back("the run is being stopped")
+
+
+def test_a_run_that_is_about_to_end_takes_up_no_request_and_ends_what_is_decided(run: Upgraded) -> None:
+    run.reach("finishing")
+    run.upgrading.close()
+    run.look(DONE)
+    run.fleet.nodes_ended()
+    assert run.look(DONE) == ["say: done"]
+    run.ask(3)
+    assert run.look(DONE) == []
+
+
+@pytest.mark.parametrize("phase", PHASES[1:])
+def test_a_node_of_the_new_version_that_ends_takes_it_back(run: Upgraded, phase: str) -> None:
+    run.reach(phase)
+    run.fleet.gone["node-4"] = "SIGKILL killed it; the system does that if memory runs short."
+    why = f"node-4 has ended: {run.fleet.gone['node-4']}"
+    assert run.look(USUAL[phase]) == ["remove candidate.json", f"say: taking the new version back: {why}"]
+    run.is_taken_back(why)
+
+
+def test_a_first_node_that_fails_while_the_next_is_to_start_takes_it_back(run: Upgraded) -> None:
+    run.reach("starting")
+    run.look(ALONE)
+    run.fleet.gone["node-3"] = "column nosuch is missing."
+    run.look(ALONE)
+    run.is_taken_back("node-3 has ended: column nosuch is missing.")
+
+
+def test_a_node_of_the_old_version_that_ends_is_no_reason(run: Upgraded) -> None:
+    run.reach("on trial")
+    run.fleet.gone["node-1"] = "SIGKILL killed it."
+    assert run.look(LIVE) == []
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_gateway_that_fails_takes_it_back(run: Upgraded, phase: str) -> None:
+    """What the new version puts out may be what it failed over."""
+    run.reach(phase)
+    run.fleet.failed["gateway"] = "sink 'out': KeyError: 'n'."
+    run.look(None)
+    run.is_taken_back("the gateway failed: sink 'out': KeyError: 'n'.")
+
+
+def test_a_version_that_is_not_ready_in_time_is_taken_back_with_the_reason(run: Upgraded) -> None:
+    run.reach("catching up")
+    run.look(status(facts(open=False, trouble="No snapshot is whole.")))
+    assert run.look(None, after_s=READY_S_MAX) == []
+    run.look(None, after_s=0.1)
+    run.is_taken_back("it was not ready within 900 s. No snapshot is whole.")
+
+
+def test_the_time_that_its_nodes_take_to_start_counts(run: Upgraded) -> None:
+    run.reach("starting")
+    run.look(ALONE)
+    run.fleet.up.add("node-3")
+    assert run.look(ALONE, after_s=READY_S_MAX) == ["start node-4 with version 2"]
+    run.look(ALONE, after_s=0.1)
+    run.is_taken_back("it was not ready within 900 s.")
+
+
+SHORTCOMINGS: dict[str, tuple[Status, str, tuple[str, ...]]] = {
+    "no room": (
+        facts(crowded=["clicks", "rows"]),
+        "it does not keep pace with clicks, rows",
+        ("catching up", "turning", "on trial"),
+    ),
+    "no copy": (facts(live=True, takes=True, down=["counts/0"]), "no copy of counts/0 is left", PHASES[2:]),
+    "slow": (
+        facts(live=True, takes=True, slower={"a": 3, "b": 101}),
+        "its output is 10 s behind the old one's",
+        PHASES[2:],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("seen", "why", "phase"),
+    [(seen, why, phase) for seen, why, phases in SHORTCOMINGS.values() for phase in phases],
+)
+def test_a_version_that_falls_short_is_taken_back(run: Upgraded, seen: Status, why: str, phase: str) -> None:
+    run.reach(phase)
+    assert run.look(status(seen))[-1] == f"say: taking the new version back: {why}"
+    run.is_taken_back(why)
+
+
+@pytest.mark.parametrize(
+    ("seen", "phase"),
+    [
+        # Without a copy it waits for its saved state, and how far it is shows in the output that is missing.
+        (facts(down=["counts/0"], whole=False), "catching up"),
+        (facts(slower={"out": 9_999}, behind={"out": 9_999}), "catching up"),
+        # Sources wait for a version that some sink takes.
+        (facts(live=True, takes=True, crowded=["rows"]), "on trial"),
+        (facts(live=True, takes=True, slower={"out": 100}), "on trial"),
+    ],
+)
+def test_what_is_no_reason_to_take_it_back(run: Upgraded, seen: Status, phase: str) -> None:
+    run.reach(phase)
+    assert run.look(status(seen)) == []
+
+
+def test_a_node_that_cannot_be_started_takes_it_back(run: Upgraded) -> None:
+    run.reach("starting")
+    run.look(ALONE)
+    run.fleet.up.add("node-3")
+    run.fleet.cannot_start["node-4"] = "node-4 cannot be started: Cannot allocate memory."
+    assert run.look(ALONE)[-1].startswith("say: taking the new version back: node-4 cannot be started")
+    run.is_taken_back("node-4 cannot be started: Cannot allocate memory.")
+
+
+def test_what_a_status_said_before_the_candidate_was_removed_does_not_end_its_nodes(run: Upgraded) -> None:
+    """The gateway may just have begun with it."""
+    run.reach("starting")
+    run.look(ALONE)
+    cancel(run.folder)
+    assert run.look(ALONE)[0] == "remove candidate.json"
+    assert run.look(NEAR) == [], "the gateway still has it"
+    assert run.look(ALONE) == ["end node-3"]
+
+
+# --- a gateway that does not answer -------------------------------------------------------------------------
+
+
+def test_nodes_start_while_the_gateway_does_not_answer(run: Upgraded) -> None:
+    run.ask()
+    run.look(None)
+    assert run.look(None) == ["start node-3 with version 2"]
+
+
+@pytest.mark.parametrize(
+    "seen", [None, status(facts(version=7, live=True))], ids=["silent", "of another version"]
+)
+@pytest.mark.parametrize("phase", ["turning", "on trial"])
+def test_what_is_not_seen_to_be_delivered_is_waited_for_a_while(
+    run: Upgraded, phase: str, seen: Status | None
+) -> None:
+    run.reach(phase)
+    assert run.look(seen, after_s=UNSEEN_S_MAX) == []
+    run.look(seen, after_s=0.1)
+    run.is_taken_back("for 60 s it was not seen that its output is delivered")
+
+
+def test_a_sink_that_does_not_turn_takes_it_back(run: Upgraded) -> None:
+    run.reach("turning")
+    assert run.look(NEAR, after_s=UNSEEN_S_MAX) == []
+    run.look(NEAR, after_s=0.1)
+    run.is_taken_back("for 60 s it was not seen that its output is delivered")
+
+
+def test_what_a_silent_gateway_does_not_show_is_no_trial(run: Upgraded) -> None:
+    """A version must not be kept that was never seen to work."""
+    run.reach("on trial")
+    run.look(LIVE)
+    assert run.look(LIVE, after_s=TRIAL_S - 0.1) == []
+    assert run.look(None, after_s=5.0) == []
+    assert run.look(status(facts(open=False)), after_s=5.0) == [], "it was started again"
+    assert run.look(LIVE) == []
+    assert run.look(LIVE, after_s=TRIAL_S - 0.1) == [], "the trial began again"
+    assert run.look(LIVE, after_s=0.1)[0] == "write run.json: version 2, 2 tried"
+
+
+def test_the_old_version_is_not_ended_before_the_gateway_has_let_go_of_it(run: Upgraded) -> None:
+    run.reach("finishing")
+    for seen in (None, LIVE, status(facts(version=1), version=2), None):
+        assert "end" not in " ".join(run.look(seen, after_s=1_000.0))
+    assert run.look(DONE) == ["end node-1 and node-2"]
+
+
+def test_a_version_that_a_silent_gateway_does_not_let_go_of_ends_all_the_same(run: Upgraded) -> None:
+    run.reach("taking back")
+    assert run.look(None, after_s=LETTING_GO_S_MAX) == []
+    assert run.look(None, after_s=0.1) == ["end node-3 and node-4"]
+
+
+def test_nodes_that_do_not_end_do_not_keep_the_upgrade_from_its_end(run: Upgraded) -> None:
+    run.reach("finishing")
+    run.look(DONE)
+    assert run.look(DONE, after_s=ENDING_S_MAX) == []
+    assert run.look(DONE, after_s=0.1) == ["say: done"]
