@@ -14,7 +14,7 @@ from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
 from understudy.runtime import fit as module
-from understudy.runtime.fit import go_on_with, require_fit
+from understudy.runtime.fit import go_on_with, kept_elsewhere, require_fit
 from understudy.runtime.gateway.journal import Journal, journal_file
 from understudy.runtime.pinning import (
     FILE,
@@ -177,3 +177,14 @@ def test_why_it_cannot_be_told_is_said_once_and_not_when_the_run_ends(
     with pytest.raises(UserError if code == UserError.exit_code else EnvironmentFailed, match=said):
         require_fit(run, run)
     assert failures(run.path) == {}
+
+
+def test_a_fragment_that_changes_what_runs_as_one_is_refused_since_its_state_has_another_name() -> None:
+    (reason,) = kept_elsewhere({"volume+large": "volume", "big": "big", "new": None})
+    assert "'volume'" in reason
+    assert "'volume+large'" in reason
+    assert "Undo that change" in reason
+
+
+def test_segments_that_keep_their_names_and_new_ones_are_kept_nowhere_else() -> None:
+    assert kept_elsewhere({"volume": "volume", "new": None}) == []

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from understudy.core.bucket import NOTHING
@@ -108,6 +109,20 @@ def _asked(settings: RunSettings) -> dict[str, Any]:
     raise kind(f"Whether the flow still fits its state cannot be told: {said}")
 
 
+def kept_elsewhere(snapshots: Mapping[str, str | None]) -> list[str]:
+    """What cannot go on because its state is saved under another name: by segment, where it would come from.
+
+    An engine could start from such a state. But copies look for their state under their own name, and their
+    producers keep for that name what it lacks.
+    """
+    return [
+        f"Fragments that read one another run as one. They were {then!r}, as which their state is saved, and "
+        f"would now be {now!r}. Undo that change, or start a new run in a new folder."
+        for now, then in snapshots.items()
+        if then not in (None, now)
+    ]
+
+
 def answer(settings: RunSettings, asked: str) -> None:
     """Write the answer to the standard output."""
     # The process that asks does without Spark.
@@ -124,7 +139,7 @@ def answer(settings: RunSettings, asked: str) -> None:
     finally:
         stop_session()
     said = {
-        "refusals": [remark.sentence for remark in fit.refusals],
+        "refusals": [*(remark.sentence for remark in fit.refusals), *kept_elsewhere(fit.snapshots)],
         "accepted": [remark.sentence for remark in fit.accepted],
     }
     print(f"{_ANSWER}{json.dumps(said)}", flush=True)
