@@ -3,11 +3,15 @@
     python studies/soak.py [--policy pair] [--minutes 30] [--rate 300000] [--kill-every 480]
 
 Every few seconds the memory, threads and open files of every process are looked at, and the disk that the
-run takes. A process is a standby in one stretch of its life and runs copies in the next, and a process that
-was killed and started again is another one of the same name: each such stretch has a warm-up, in which Java
-fills its heap, and a level of its own. After warm-up everything must be flat: one slope is given for each
-process over all its stretches, per hour. Memory is what the process alone holds (USS), Python and
-Java apart. Output and history are checked at the end.
+run takes: its log, what is saved, and its histories. A process is a standby in one stretch of its life and
+runs copies in the next, and a process that was killed and started again is another one of the same name: each
+such stretch has a warm-up, in which Java fills its heap, and a level of its own. After warm-up everything must
+be flat: one slope is given for each process over all its stretches, per hour. Memory is what the process
+alone holds (USS), Python and Java apart.
+
+The gateway is killed as well, near the beginning, in the middle, and near the end: the seconds until it works
+again, and until results come again, must not depend on how old the run is. Output and history are checked at
+the end.
 """
 
 from __future__ import annotations
@@ -25,8 +29,22 @@ import matplotlib as mpl
 import numpy as np
 import psutil
 
-from harness import RESULTS, check_history, compare_with_truth, remove, save, say, steady, traffic_run
+from harness import (
+    RESULTS,
+    check_history,
+    compare_with_truth,
+    deliveries,
+    remove,
+    save,
+    say,
+    silence_around,
+    steady,
+    traffic_run,
+)
+from understudy.core.host.places import GATEWAY
 from understudy.flow.policy import policy_named
+from understudy.history.reading import by_process, entries
+from understudy.history.records import BegunRecord
 from understudy.runtime.local import LocalRun
 from understudy.runtime.status import started_as
 from understudy.runtime.trial import Trial
@@ -40,6 +58,10 @@ TELL_EVERY_S = 60.0
 STRETCH_S_MIN = 60.0
 #: In which Java fills its heap.
 WARM_UP_S = 300.0
+#: So long before the end the gateway is killed for the last time.
+LAST_S = 150.0
+#: What a run keeps on disk, by the folder below its own.
+KEPT = ("log", "saved", "history")
 MEASURES = ("python_mb", "java_mb", "threads", "files")
 
 
@@ -74,16 +96,24 @@ def look(pid: int, seats: frozenset[str], at_s: float) -> Sample | None:
     return Sample(at_s, pid, seats, python_mb, java_mb, threads, files)
 
 
-def disk_mb(folder: Path) -> float:
-    """What the run keeps on disk, without its output and its history, which are meant to grow."""
-    total = 0
+@dataclass(frozen=True)
+class Disk:
+    """What the run keeps on disk, in MB by folder; `others` is all that has no line of its own."""
+
+    at_s: float
+    mb: dict[str, float]
+
+
+def disk_now(folder: Path, at_s: float) -> Disk:
+    """Without the run's output, which is meant to grow."""
+    bytes_in = dict.fromkeys((*KEPT, "others"), 0)
     for base, _, names in os.walk(folder / "run"):
-        if "history" in Path(base).parts:
-            continue
+        parts = Path(base).relative_to(folder / "run").parts
+        kind = parts[0] if parts and parts[0] in KEPT else "others"
         for name in names:
             with suppress(OSError):
-                total += (Path(base) / name).stat().st_size
-    return total / 2**20
+                bytes_in[kind] += (Path(base) / name).stat().st_size
+    return Disk(at_s, {kind: size / 2**20 for kind, size in bytes_in.items()})
 
 
 def slope_per_hour(samples: list[Sample], measure: str) -> tuple[float, float] | None:
@@ -115,23 +145,29 @@ def soak(policy: str, minutes: float, rate: float, kill_every_s: float) -> dict[
     run, folder = traffic_run(nodes=chosen.nodes_usual if policy != "flux" else 2, standby=1, policy=policy)
     trial = Trial(run, tell=say)
     samples: dict[str, list[Sample]] = defaultdict(list)
-    disk: list[tuple[float, float]] = []
+    disk: list[Disk] = []
     behind: list[float] = []
     try:
         steady(trial)
         began = time.monotonic()
         next_kill, victims = kill_every_s, _victims(run)
+        gateway_kills = [WARM_UP_S, minutes * 30 + kill_every_s / 2, minutes * 60 - LAST_S]
+        log_mb: list[float] = []
         next_line = TELL_EVERY_S
         while (now_s := time.monotonic() - began) < minutes * 60:
             status = run.status()
             _sample(run, status, samples, now_s)
-            disk.append((now_s, disk_mb(folder)))
+            disk.append(disk_now(folder, now_s))
             if status is not None and status["last_output_s"] is not None:
                 behind.append(float(status["latency_ms"]))
                 if now_s > next_line:
                     next_line += TELL_EVERY_S
-                    at, latency_ms, used_mb = now_s / 60, behind[-1], disk[-1][1]
-                    say(f"{at:.0f} of {minutes:g} min: latency {latency_ms:.0f} ms, disk {used_mb:.0f} MB")
+                    used = ", ".join(f"{kind} {mb:.0f} MB" for kind, mb in disk[-1].mb.items())
+                    say(f"{now_s / 60:.0f} of {minutes:g} min: latency {behind[-1]:.0f} ms, {used}")
+            if gateway_kills and now_s > gateway_kills[0]:
+                del gateway_kills[0]
+                log_mb.append(disk[-1].mb["log"])
+                trial.kill(GATEWAY)
             if now_s > next_kill and minutes * 60 - now_s > kill_every_s / 2:
                 next_kill += kill_every_s
                 trial.kill(next(victims))
@@ -142,7 +178,10 @@ def soak(policy: str, minutes: float, rate: float, kill_every_s: float) -> dict[
     check_history(folder)
     verdict = compare_with_truth(folder)
     say(f"{policy}: {verdict}")
+    restarts = _restarts(folder, trial, log_mb)
     table = _table(samples, disk)
+    for restart in restarts:
+        say(f"gateway killed: {restart}")
     _draw(policy, samples, disk)
     remove(folder)
     return {
@@ -151,8 +190,30 @@ def soak(policy: str, minutes: float, rate: float, kill_every_s: float) -> dict[
         "kills": len(trial.harms),
         "latency_ms_median": round(float(np.median(behind)), 1) if behind else None,
         "verdict": verdict,
+        "gateway_restarts": restarts,
         "processes": table,
     }
+
+
+def _restarts(folder: Path, trial: Trial, log_mb: list[float]) -> list[dict[str, float]]:
+    """For each kill of the gateway: how old the run was, and how long until it worked, and results came."""
+    began_us = sorted(
+        entry.at_us
+        for parts in by_process((folder / "run" / "history").glob("gateway*.jsonl")).values()
+        for entry in entries(parts)
+        if isinstance(entry, BegunRecord)
+    )
+    times_us = [at for at, _, _ in deliveries(folder)]
+    kills_us = [harm.at_us for harm in trial.harms if harm.target == GATEWAY]
+    return [
+        {
+            "minute": round((at_us - began_us[0]) / 60e6, 1),
+            "log_mb": round(kept, 1),
+            "up_s": round((next(each for each in began_us if each > at_us) - at_us) / 1e6, 2),
+            "silence_s": round(silence_around(times_us, at_us), 2),
+        }
+        for at_us, kept in zip(kills_us, log_mb, strict=True)
+    ]
 
 
 def _victims(run: LocalRun) -> Any:
@@ -176,7 +237,7 @@ def _sample(
             samples[name].append(sample)
 
 
-def _table(samples: dict[str, list[Sample]], disk: list[tuple[float, float]]) -> dict[str, Any]:
+def _table(samples: dict[str, list[Sample]], disk: list[Disk]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     print(f"{'process':12} {'':10} {'median':>10} {'per hour':>10}")
     for name, found in sorted(samples.items()):
@@ -187,16 +248,17 @@ def _table(samples: dict[str, list[Sample]], disk: list[tuple[float, float]]) ->
                 continue
             table[name][measure] = {"median": round(fitted[1], 1), "per_hour": round(fitted[0], 2)}
             print(f"{name:12} {measure:10} {fitted[1]:10.1f} {fitted[0]:+10.2f}")
-    warm = [(at, mb) for at, mb in disk if at > WARM_UP_S]
-    if len(warm) > 1:
-        slope = float(np.polyfit([at / 3600 for at, _ in warm], [mb for _, mb in warm], 1)[0])
-        middle = float(np.median([mb for _, mb in warm]))
-        table["disk_mb"] = {"median": round(middle, 1), "per_hour": round(slope, 2)}
-        print(f"{'disk':12} {'mb':10} {middle:10.1f} {slope:+10.2f}")
+    warm_disk = [each for each in disk if each.at_s > WARM_UP_S]
+    for kind in disk[0].mb if len(warm_disk) > 1 else ():
+        mb = [each.mb[kind] for each in warm_disk]
+        slope = float(np.polyfit([each.at_s / 3600 for each in warm_disk], mb, 1)[0])
+        middle = float(np.median(mb))
+        table.setdefault("disk", {})[kind] = {"median": round(middle, 1), "per_hour": round(slope, 2)}
+        print(f"{'disk, MB':12} {kind:10} {middle:10.1f} {slope:+10.2f}")
     return table
 
 
-def _draw(policy: str, samples: dict[str, list[Sample]], disk: list[tuple[float, float]]) -> None:
+def _draw(policy: str, samples: dict[str, list[Sample]], disk: list[Disk]) -> None:
     figure, axes = plt.subplots(len(MEASURES) + 1, 1, figsize=(9, 12), sharex=True)
     for axis, measure in zip(axes, MEASURES, strict=False):
         for number, (name, found) in enumerate(sorted(samples.items())):
@@ -207,7 +269,9 @@ def _draw(policy: str, samples: dict[str, list[Sample]], disk: list[tuple[float,
         axis.set_ylabel(measure)
         axis.set_ylim(bottom=0)
     axes[2].legend(fontsize=7, ncols=4)
-    axes[-1].plot([at / 60 for at, _ in disk], [mb for _, mb in disk], linewidth=0.8)
+    for kind in disk[0].mb:
+        axes[-1].plot([d.at_s / 60 for d in disk], [d.mb[kind] for d in disk], label=kind, linewidth=0.8)
+    axes[-1].legend(fontsize=7, ncols=4)
     axes[-1].set_ylabel("disk_mb")
     axes[-1].set_xlabel("minutes")
     figure.suptitle(f"{policy} under load, with kills")
