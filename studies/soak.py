@@ -4,10 +4,10 @@
 
 Every few seconds the memory, threads and open files of every process are looked at, and the disk that the
 run takes: its log, what is saved, and its histories. A process is a standby in one stretch of its life and
-runs copies in the next, and a process that was killed and started again is another one of the same name: each
-such stretch has a warm-up, in which Java fills its heap, and a level of its own. After warm-up everything must
-be flat: one slope is given for each process over all its stretches, per hour. Memory is what the process
-alone holds (USS), Python and Java apart.
+runs copies in the next, and a process that was killed and started again is another one of the same name:
+each such stretch has a warm-up, in which Java fills its heap, and a level of its own. After warm-up
+everything must be flat: one slope is given for each process over all its stretches, per hour. Memory is
+what the process alone holds (USS), Python and Java apart.
 
 The gateway is killed as well, near the beginning, in the middle, and near the end: the seconds until it works
 again, and until results come again, must not depend on how old the run is. Output and history are checked at
