@@ -8,7 +8,7 @@ import pytest
 
 from disk_kit import DiskRecord
 from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.durable import leave_mark, make_folder
+from understudy.runtime.durable import leave_mark, make_folder, write_once
 
 
 def test_a_folder_is_on_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,6 +17,24 @@ def test_a_folder_is_on_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "closing").is_dir()
     assert disk.steps == ["sync ."]
     make_folder(tmp_path / "closing")
+
+
+def test_every_new_folder_of_a_path_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = DiskRecord(tmp_path, monkeypatch)
+    make_folder(tmp_path / "versions" / "2")
+    assert disk.steps == ["sync .", "sync versions"]
+
+
+def test_a_file_is_written_once_and_then_on_disk_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DiskRecord(tmp_path, monkeypatch)
+    write_once(tmp_path / "flow.json", "first")
+    assert disk.steps[-1] == "sync ."
+    assert any("flow.json" in step for step in disk.steps[:-1])
+    write_once(tmp_path / "flow.json", "second")
+    assert disk.steps[-1] == "sync ."
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("flow.json", "first")]
 
 
 def test_a_mark_asks_nothing_of_the_folder_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,10 +142,10 @@ def test_a_neighbour_that_was_not_written_down_is_found_where_it_is(
 def test_what_is_written_down_is_whole_or_not_there(
     settings: RunSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_file: Path, _text: str) -> int:
+    def full(_file: int) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("understudy.runtime.durable.os.fsync", full)
     with pytest.raises(EnvironmentFailed, match=r"flow\.json cannot be kept: No space .* repair the disk"):
         load_pinned(settings)
     assert sorted(file.name for file in settings.path.iterdir()) == ["run.json"]

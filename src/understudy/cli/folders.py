@@ -8,6 +8,7 @@ from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
+from understudy.runtime.durable import make_path
 from understudy.runtime.settings import FILE, RunSettings
 
 RUNS = Path("runs")
@@ -44,7 +45,7 @@ def _new_run_folder(base: Path, flow_name: str) -> Path:
 def make(folder: Path) -> None:
     """Create a run's folder, once nothing speaks against the run any more."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_path(folder)
         (folder / "logs").mkdir(exist_ok=True)
     except OSError as problem:
         raise UserError(

@@ -20,20 +20,53 @@ def leave_mark(file: Path) -> None:
 def make_folder(folder: Path) -> None:
     """A folder that is there after a loss of power, too. Raises `EnvironmentFailed` if it cannot be."""
     with _made("folder", folder):
-        if not folder.is_dir():
-            folder.mkdir()
-            sync(folder.parent)
+        make_path(folder)
+
+
+def make_path(folder: Path) -> None:
+    """The same for a folder with those above it. Raises `OSError`."""
+    if not folder.is_dir():
+        if not folder.parent.exists():
+            make_path(folder.parent)
+        # Another process may make it at the same moment.
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
 
 
 def write_whole(file: Path, text: str) -> None:
     """Write a file that is there whole or as it was before, also after a loss of power. Raises `OSError`."""
     half = file.with_suffix(".half")
-    with half.open("w") as opened:
+    _write(half, text)
+    half.replace(file)
+    sync(file.parent)
+
+
+def write_once(file: Path, text: str) -> None:
+    """Write a file if there is none, whichever process comes first. It is there whole, or not at all, also
+    after a loss of power. Raises `OSError`.
+    """
+    if not file.exists():
+        own = file.with_name(f"{file.name}.{os.getpid()}")
+        try:
+            _write(own, text)
+            try:
+                os.link(own, file)
+            except FileExistsError:
+                pass
+            except OSError:
+                # A file system without links. Processes that begin at the same time write the same.
+                own.replace(file)
+        finally:
+            own.unlink(missing_ok=True)
+    # Whoever wrote it may have been killed before it had done this.
+    sync(file.parent)
+
+
+def _write(file: Path, text: str) -> None:
+    with file.open("w") as opened:
         opened.write(text)
         opened.flush()
         os.fsync(opened.fileno())
-    half.replace(file)
-    sync(file.parent)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from understudy.flow.flow import Flow
 from understudy.flow.kinds import SourceKind
 from understudy.flow.loading import load, load_with_files
 from understudy.flow.writers import SinkKind
+from understudy.runtime.durable import make_path, write_once
 from understudy.runtime.settings import RunSettings
 
 log = logging.getLogger(__name__)
@@ -248,27 +249,10 @@ def _not_kept(what: Path, problem: Exception) -> EnvironmentFailed:
 
 
 def _pinned(file: Path, found: dict[str, Any]) -> dict[str, Any]:
-    """What the first process wrote down, which may be this one."""
+    """What the first process wrote down, which may be this one. A loss of power does not take it away."""
     try:
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            _write_once(file, json.dumps(found, indent=2) + "\n")
+        make_path(file.parent)
+        write_once(file, json.dumps(found, indent=2) + "\n")
     except (OSError, ValueError) as problem:
         raise _not_kept(file, problem) from problem
     return _read(file)
-
-
-def _write_once(file: Path, text: str) -> None:
-    """Whole or not at all, and only once, whichever process comes first."""
-    own = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        own.write_text(text)
-        try:
-            os.link(own, file)
-        except FileExistsError:
-            pass
-        except OSError:
-            # A file system without links. Processes that begin at the same time write the same.
-            own.replace(file)
-    finally:
-        own.unlink(missing_ok=True)

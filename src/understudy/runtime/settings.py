@@ -11,7 +11,7 @@ from typing import Any
 from understudy.core.host.limits import Limits
 from understudy.flow.errors import EnvironmentFailed, FlowError
 from understudy.flow.policy import POLICIES, Policy
-from understudy.runtime.durable import write_whole
+from understudy.runtime.durable import make_path, write_whole
 
 FILE = "run.json"
 #: The folder of what belongs to later versions of the flow.
@@ -134,7 +134,7 @@ class RunSettings:
         return self.path / "history" / f"{process}.jsonl"
 
     def save(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_path(self.path)
         write_whole(self.path / FILE, json.dumps(self.to_json(), indent=2) + "\n")
 
     def to_json(self) -> dict[str, Any]:

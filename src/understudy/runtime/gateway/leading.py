@@ -12,10 +12,12 @@ from understudy.core.host.places import GATEWAY
 from understudy.core.shape.topology import Topology
 from understudy.core.view.events import Report
 from understudy.core.view.view import View
+from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.members import Member, Membership
 from understudy.runtime.coordination.reports import written
+from understudy.runtime.durable import leave_mark
 from understudy.runtime.partitioning import controller_for, require_view
 from understudy.runtime.pauses import CarefulReports
 from understudy.runtime.process import seated_file
@@ -46,10 +48,12 @@ class Leading:
 
     def follow(self, on_view: Callable[[View], None]) -> None:
         """Hear of every view from here on, beginning with the newest."""
+        mark = seated_file(self._settings.version_path)
 
         def seen(view: View) -> None:
-            with suppress(OSError):  # A full disk is said where rows are written.
-                seated_file(self._settings.version_path).touch()
+            if not mark.exists():
+                with suppress(EnvironmentFailed):  # A full disk is said where rows are written.
+                    leave_mark(mark)
             on_view(view)
 
         self._coordination.watch_members(self._on_members)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from understudy.core.bucket import NOTHING
 from understudy.core.view.view import View
 from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.durable import leave_mark
+from understudy.runtime.durable import leave_mark, make_folder
 from understudy.runtime.gateway.edition import Edition
 from understudy.runtime.gateway.leading import Leading
 from understudy.runtime.node.saving import store_of
@@ -97,5 +97,5 @@ def adopt_states(edition: Edition, before: RunSettings) -> None:
                 )
         through = "nothing" if listed is None else f"bucket {listed.through}"
         log.info("version %d of %s begins with %s", settings.version, partition, through)
-    settings.version_path.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.version_path)
     leave_mark(mark)
