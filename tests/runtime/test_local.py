@@ -156,6 +156,25 @@ def test_a_mistake_in_a_node_of_the_new_version_does_not_end_the_run(
     )
 
 
+def test_a_node_that_was_held_back_and_fails_does_not_end_a_run_that_delivers(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local.os, "cpu_count", lambda: 2)
+    programs.of["node-2"] = ("sh", "-c", "exit 3")
+    (tmp_path / "flow.py").write_text(FLOW)
+    settings = RunSettings("run", str(tmp_path / "flow.py"), str(tmp_path / "run"), "", gateway_port=1)
+    with LocalRun(replace(settings, generation=2), nodes=2, respawn=True) as resumed:
+        resumed.start()
+        for name in ("gateway", "node-1"):
+            come_up(resumed, name)
+        resumed.check()
+        assert resumed.held_back == ["node-2"]
+        resumed.start_node("node-2", 1)
+        ended(resumed, "node-2")
+        resumed.check()
+        assert resumed.setbacks["node-2"].failures == 1
+
+
 def gateway_that_errs(run: LocalRun, programs: Programs) -> None:
     """A gateway that had come up ends as over a mistake in the user's code, and the next one works."""
     programs.of["gateway"] = ERRS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy.runtime.upgrading import LOOKS
+from understudy.runtime.upgrading import HELD_UP_S_MAX, LOOKS
 from upgrade_kit import (
     ALONE,
     DONE,
@@ -94,11 +94,25 @@ def test_without_a_trial_the_first_look_at_its_output_decides(run: Upgraded) -> 
     assert run.look(LIVE)[0] == "write run.json: version 2, 2 tried"
 
 
-def test_an_old_version_that_holds_the_sources_up_is_not_waited_for(run: Upgraded) -> None:
+def test_an_old_version_that_holds_the_sources_up_for_long_ends_the_trial(run: Upgraded) -> None:
     """It could not take over any more."""
     run.reach("on trial")
     crowded = {**LIVE, "waiting_for_room": ["rows"]}
-    assert run.look(crowded)[0] == "write run.json: version 2, 2 tried"
+    assert run.look(crowded) == []
+    assert run.look(crowded, after_s=HELD_UP_S_MAX - 0.1) == []
+    written, *said = run.look(crowded, after_s=0.2)
+    assert written == "write run.json: version 2, 2 tried"
+    assert said[0] == "say: the old version does not keep pace with rows, so the trial ends early"
+
+
+def test_an_old_version_that_holds_the_sources_up_now_and_then_may_still_take_over(run: Upgraded) -> None:
+    """A source as fast as the flow is held up all the time, a moment each."""
+    run.reach("on trial")
+    crowded = {**LIVE, "waiting_for_room": ["rows"]}
+    for _ in range(5):
+        assert run.look(crowded) == []
+        assert run.look(LIVE, after_s=HELD_UP_S_MAX / 4) == []
+        assert run.look(crowded, after_s=HELD_UP_S_MAX / 4) == []
 
 
 def test_ready_means_near_at_several_looks_in_a_row(run: Upgraded) -> None:

@@ -67,6 +67,7 @@ class LocalRun:
         self._folder_lock = lock or lock_of_run(settings.path)
         self._output_locks: list[FolderLock] = []
         self.settings = suited(replace(settings, standby=standby), nodes + standby)
+        #: So many nodes must have been ready before there is something to lose.
         self._places = nodes
         self._nodes = nodes + standby
         self._begun = False
@@ -131,6 +132,8 @@ class LocalRun:
         self._start(GATEWAY, ["gateway", self.settings.folder])
         at_once, self.held_back = start_order(self.settings, self.node_names, os.cpu_count() or 1)
         self._held_back_until = time.monotonic() + HELD_BACK_S_MAX
+        # The first view does not wait for those that are held back.
+        self._places = min(self._places, len(at_once))
         for name in at_once:
             self.start_node(name, self.settings.version)
 
@@ -204,7 +207,7 @@ class LocalRun:
         return ready_file(self.settings.path, name).exists()
 
     def _note_beginning(self) -> None:
-        """The run has begun once every place could be filled: from then on there is state to lose."""
+        """The run has begun once every place of the first view could be filled: then there is state to lose."""
         ready = sum(self.came_up(name) for name in self.node_names)
         self._begun = self._begun or (self.came_up(GATEWAY) and ready >= self._places)
 

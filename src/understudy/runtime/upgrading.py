@@ -55,6 +55,8 @@ LOOKS = 2
 READY_S_MAX = 900.0
 #: For how long it may not be seen that the sinks take its output, once they were told to.
 UNSEEN_S_MAX = 60.0
+#: An old version that holds the sources up for so long while on trial could not take over any more.
+HELD_UP_S_MAX = 3.0
 #: How long the gateway may take to let go of a version before its nodes are ended all the same.
 LETTING_GO_S_MAX = 30.0
 #: How long nodes may take to end before the upgrade counts as over all the same.
@@ -112,6 +114,8 @@ class Upgrading:
         #: When it was last seen that the sinks take the new version's output, and since when the trial runs.
         self._seen_at = 0.0
         self._tried_since: float | None = None
+        #: Since when the old version holds the sources up.
+        self._held_up_since: float | None = None
         self._trouble = ""
         self._why = ""
         #: Set when the nodes of the version that is over have ended; and how the upgrade went then.
@@ -222,7 +226,7 @@ class Upgrading:
         except EnvironmentFailed as problem:
             self._begin_taking_back(str(problem))
             return
-        self._seen_at, self._tried_since = self._clock(), None
+        self._seen_at, self._tried_since, self._held_up_since = self._clock(), None, None
         self._turn_to(self._turn)
 
     def _turn(self, status: Status | None) -> None:
@@ -236,11 +240,20 @@ class Upgrading:
             # What cannot be seen is no trial.
             self._tried_since = None
             return
+        now = self._clock()
         if self._tried_since is None:
-            self._tried_since = self._clock()
-        # An old version that cannot keep up any more could not take over either.
-        crowded = bool(status["waiting_for_room"])
-        if crowded or self._clock() - self._tried_since >= self._wanted.trial_s:
+            self._tried_since = now
+        if not status["waiting_for_room"]:
+            self._held_up_since = None
+        elif self._held_up_since is None:
+            self._held_up_since = now
+        is_over = now - self._tried_since >= self._wanted.trial_s
+        held_up = self._held_up_since is not None and now - self._held_up_since >= HELD_UP_S_MAX
+        if held_up and not is_over:
+            # The sources do not wait for it now, so what it lacks grows.
+            waiting = ", ".join(status["waiting_for_room"])
+            self._say(f"the old version does not keep pace with {waiting}, so the trial ends early")
+        if is_over or held_up:
             self._turn_to(self._decide)
             self._decide(status)
 
