@@ -108,13 +108,13 @@ def test_a_flow_that_has_not_changed_goes_on_without_a_word() -> None:
         ),
         (
             changed("counts", operators=[]),
-            "'counts': it no longer keeps a state and had groupBy.*another name and it begins anew",
+            "'counts': it no longer keeps a state and had groupBy.*would never come out",
         ),
         (changed("clean", operators=[COUNTS]), r"'clean': it keeps a state now \(groupBy\) and had none"),
         (changed("counts", extent_us=2_001_000), "'counts': its state reaches back 2001 ms and .*1001 ms"),
         (changed("counts", extent_us=None), "'counts': its state reaches back without bound"),
         (changed("counts", time="at"), "'counts': its time is 'at' and was 'ts'.*new run in a new folder$"),
-        (changed("apart", time="at"), "'apart': its time is 'at' and was 'ts'.*begins anew at the restart$"),
+        (changed("apart", time="at"), "'apart': its time is 'at' and was 'ts'.*start a new run in a new folder$"),
         (changed("apart", lag_us=300_000), "'apart': its output may lag 300 ms .*lagged 0 ms at most"),
         (
             changed("counts", inputs=[["events", "ts"]]),
@@ -211,6 +211,24 @@ def test_a_fragment_that_keeps_no_state_may_come() -> None:
         "fragment 'tail' is new and keeps no state: it begins with the first bucket after the stop"
     ]
     assert fit(flow(), after).snapshots == {"clean+counts+tail": "clean+counts", "apart": "apart"}
+
+
+def test_a_fragment_that_keeps_no_state_may_come_beside_what_it_reads() -> None:
+    after = flow(segments={**flow()["segments"], "tail": ["tail"]})
+    after["fragments"]["tail"] = fragment("apart")
+    refused, _ = sentences(flow(), after)
+    assert refused == []
+    assert fit(flow(), after).snapshots["tail"] is None
+
+
+def test_a_fragment_that_reads_a_source_may_not_come() -> None:
+    """The log does not have what it would begin with."""
+    after = flow(segments={**flow()["segments"], "tail": ["tail"]})
+    after["fragments"]["tail"] = fragment("events")
+    refused, accepted = sentences(flow(), after)
+    assert accepted == []
+    assert len(refused) == 1
+    assert "fragment 'tail' is new and reads the source events. It would begin in the middle" in refused[0]
 
 
 def test_a_fragment_that_keeps_a_state_may_not_come() -> None:

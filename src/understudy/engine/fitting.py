@@ -7,7 +7,8 @@ joins that were open at the stop are of both.
 
 What Spark would refuse is refused, and so is what Spark would take and answer wrongly: it compares the types
 in a state by position and nothing else. Fragments are matched by name. One by another name is new, and may
-begin only if it keeps no state: its first windows would lack the rows before the stop.
+begin only if it keeps no state, since its first windows would lack the rows before the stop, and only if it
+reads what others put out, since a source's log does not go back to its beginning.
 
 Nothing here needs Spark, and shapes may come from a file: `Fit` is an answer before anything starts.
 """
@@ -27,7 +28,6 @@ FORMAT = 1
 
 _NEW_RUN = "start a new run in a new folder"
 _UNDO = f"Undo that change, or {_NEW_RUN}"
-_ANEW = "give the fragment another name and it begins anew at the restart"
 
 #: The parts of an operator, what a message calls them, and why a state does not survive their change.
 _PARTS = {
@@ -89,6 +89,7 @@ def fit(before: Mapping[str, Any], after: Mapping[str, Any]) -> Fit:
     refused += [*_never_null(then, now)]
     _compare_sinks(before["sinks"], after["sinks"], refused, accepted)
     snapshots = _snapshots(before["segments"], after["segments"], refused)
+    refused += _without_a_beginning(after, snapshots)
     touched = {remark.fragment for remark in refused}
     kept = [remark for remark in accepted if remark.fragment is None or remark.fragment not in touched]
     return Fit(tuple(refused), tuple(kept), snapshots)
@@ -168,12 +169,11 @@ def _flow_refusals(before: Mapping[str, Any], after: Mapping[str, Any]) -> Itera
 
 def _frame_refusals(before: Shape, after: Shape) -> Iterator[str]:
     """What the fragment reads, and by which time its output is sealed."""
-    remedy = _UNDO if before["operators"] or after["operators"] else f"Undo that change, or {_ANEW}"
     then, now = [name for name, _ in before["inputs"]], [name for name, _ in after["inputs"]]
     if then != now:
         yield (
             f"it reads {', '.join(now)} and read {', '.join(then)} before. Its state and its queues are of "
-            f"those inputs, in that order. {remedy}"
+            f"those inputs, in that order. {_UNDO}"
         )
     elif before["inputs"] != after["inputs"]:
         name = next(
@@ -183,20 +183,20 @@ def _frame_refusals(before: Shape, after: Shape) -> Iterator[str]:
     elif before["reads"] != after["reads"]:
         yield (
             f"it reads its inputs in {after['reads']} places and did so in {before['reads']} before. Spark "
-            f"goes on only with as many readers as it had. {remedy}"
+            f"goes on only with as many readers as it had. {_UNDO}"
         )
     if before["width_us"] != after["width_us"]:
         yield f"the width of a bucket has changed. {_UNDO}"
     if before["time"] != after["time"]:
         yield (
             f"its time is {after['time']!r} and was {before['time']!r}. Its output is sealed by that column "
-            f"up to the stop, and rows by another one would come twice or never. {remedy}"
+            f"up to the stop, and rows by another one would come twice or never. {_UNDO}"
         )
     elif after["lag_us"] > before["lag_us"]:
         then_us, now_us = duration_text(before["lag_us"]), duration_text(after["lag_us"])
         yield (
             f"its output may lag {now_us} behind its input and lagged {then_us} at most before, so rows "
-            f"would come out for buckets that are sealed. {remedy}"
+            f"would come out for buckets that are sealed. {_UNDO}"
         )
 
 
@@ -205,7 +205,7 @@ def _state_refusals(before: Shape, after: Shape) -> Iterator[str]:
     if then and not now:
         yield (
             f"it no longer keeps a state and had {_kinds(before)}. What was open at the stop would never "
-            f"come out. Undo that change, or {_ANEW}: what was open is then dropped"
+            f"come out. {_UNDO}"
         )
     elif now and not then:
         yield (
@@ -318,6 +318,20 @@ def _snapshots(
                 )
             )
     return found
+
+
+def _without_a_beginning(after: Mapping[str, Any], snapshots: Mapping[str, str | None]) -> Iterator[Remark]:
+    """A segment without a snapshot begins with the first bucket of what it reads, and a log lets go of that."""
+    for segment, origin in snapshots.items():
+        for member in after["segments"][segment] if origin is None else ():
+            read = [name for name, _ in after["fragments"][member]["inputs"] if name in after["sources"]]
+            if read:
+                yield Remark(
+                    member,
+                    f"fragment {member!r} is new and reads the source {', '.join(read)}. It would begin in the "
+                    f"middle of the run: the log does not go back to the first bucket. Leave it out, or "
+                    f"{_NEW_RUN}",
+                )
 
 
 def _by_name(output: Sequence[Sequence[Any]]) -> list[tuple[tuple[str, int], str]]:
