@@ -110,3 +110,34 @@ def test_the_folder_of_a_stopped_run_is_free(settings: RunSettings, launchers: L
     lock = lock_of_run(settings.path)
     lock.take()
     lock.release()
+
+
+def test_a_run_that_could_not_leave_its_number_is_said_to_run(
+    settings: RunSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = lock_of_run(settings.path)
+    lock.take()
+    lock.file.write_text("")
+    assert main(["stop", settings.folder]) == 3
+    lock.release()
+    err = capsys.readouterr().err
+    assert f"{lock.file} does not say which process started it" in err
+    assert "Press Ctrl-C where it was started" in err
+
+
+def test_a_run_of_another_user_is_not_stopped_and_said_to_be_that(
+    settings: RunSettings,
+    launchers: Launchers,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    launcher = launchers.start(settings, "sys.exit(143)")
+
+    def refuse(_pid: int, _number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(stop.os, "kill", refuse)
+    assert main(["stop", settings.folder]) == 2
+    assert f"is another user's, so this user cannot stop it: its process is {launcher.pid}" in (
+        capsys.readouterr().err
+    )

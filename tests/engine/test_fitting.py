@@ -114,7 +114,10 @@ def test_a_flow_that_has_not_changed_goes_on_without_a_word() -> None:
         (changed("counts", extent_us=2_001_000), "'counts': its state reaches back 2001 ms and .*1001 ms"),
         (changed("counts", extent_us=None), "'counts': its state reaches back without bound"),
         (changed("counts", time="at"), "'counts': its time is 'at' and was 'ts'.*new run in a new folder$"),
-        (changed("apart", time="at"), "'apart': its time is 'at' and was 'ts'.*start a new run in a new folder$"),
+        (
+            changed("apart", time="at"),
+            "'apart': its time is 'at' and was 'ts'.*new run in a new folder$",
+        ),
         (changed("apart", lag_us=300_000), "'apart': its output may lag 300 ms .*lagged 0 ms at most"),
         (
             changed("counts", inputs=[["events", "ts"]]),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -55,6 +57,19 @@ def test_a_folder_is_held_by_one_and_free_afterwards(tmp_path: Path) -> None:
     first.release()
     second.take()
     second.release()
+
+
+def test_a_command_that_only_looks_does_not_keep_a_run_from_starting(tmp_path: Path) -> None:
+    """To look is to hold the lock for a moment."""
+    lock = lock_of_run(tmp_path)
+    lock.take()
+    lock.release()
+    with lock.file.open() as looked_at:
+        fcntl.flock(looked_at, fcntl.LOCK_SH)
+        threading.Timer(0.1, lambda: fcntl.flock(looked_at, fcntl.LOCK_UN)).start()
+        lock.take()
+    assert lock.is_held()
+    lock.release()
 
 
 def test_a_lock_tells_which_process_holds_it_and_nothing_of_one_that_did(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from argparse import Namespace
-from contextlib import suppress
 
 from understudy.cli.folders import run_in
 from understudy.cli.saved import LAST_SAVE_S
@@ -26,10 +25,21 @@ def execute(arguments: Namespace) -> int:
     lock = lock_of_run(settings.path)
     launcher = lock.holder()
     if launcher is None:
+        if lock.is_held():
+            raise EnvironmentFailed(
+                f"Run {settings.run} is running, but {lock.file} does not say which process started it: the "
+                "disk was full then. Press Ctrl-C where it was started, or end that process."
+            )
         raise UserError(f"Run {settings.run} in {settings.folder} is not running on this machine.")
     print(f"stopping run {settings.run}", flush=True)
-    with suppress(ProcessLookupError):
+    try:
         os.kill(launcher, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        raise UserError(
+            f"Run {settings.run} is another user's, so this user cannot stop it: its process is {launcher}."
+        ) from None
     deadline = time.monotonic() + LAST_SAVE_S + _END_S
     while lock.is_held():
         if time.monotonic() > deadline:

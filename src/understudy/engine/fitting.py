@@ -321,15 +321,15 @@ def _snapshots(
 
 
 def _without_a_beginning(after: Mapping[str, Any], snapshots: Mapping[str, str | None]) -> Iterator[Remark]:
-    """A segment without a snapshot begins with the first bucket of what it reads, and a log lets go of that."""
+    """A segment without a snapshot begins with the first bucket of what it reads: a log lets go of that."""
     for segment, origin in snapshots.items():
         for member in after["segments"][segment] if origin is None else ():
             read = [name for name, _ in after["fragments"][member]["inputs"] if name in after["sources"]]
             if read:
                 yield Remark(
                     member,
-                    f"fragment {member!r} is new and reads the source {', '.join(read)}. It would begin in the "
-                    f"middle of the run: the log does not go back to the first bucket. Leave it out, or "
+                    f"fragment {member!r} is new and reads the source {', '.join(read)}. It would begin in "
+                    "the middle of the run: the log does not go back to the first bucket. Leave it out, or "
                     f"{_NEW_RUN}",
                 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from understudy.flow.flow import Flow
 FILE = "lock"
 #: Hidden, so that no program takes it for output.
 OUTPUT_LOCK = ".lock"
+#: Whoever asks whether a folder is held holds it itself for a moment.
+LOOKING_S = 0.3
 
 
 class FolderLock:
@@ -33,6 +36,10 @@ class FolderLock:
         self._in_use = in_use
         self._file = -1
 
+    @property
+    def file(self) -> Path:
+        return self._folder / self._name
+
     def take(self) -> None:
         """Hold the folder from here on."""
         if self._file >= 0:
@@ -40,18 +47,19 @@ class FolderLock:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             # Python opens files so that no program that is started inherits them.
-            file = os.open(self._folder / self._name, os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
         except (FileExistsError, NotADirectoryError) as problem:
             raise EnvironmentFailed(
                 f"{self._what} {self._folder} cannot be used: a file is in its place, or above it."
             ) from problem
         except OSError as problem:
             raise EnvironmentFailed(f"{self._what} {self._folder} cannot be used: {problem}.") from problem
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            os.close(file)
-            raise self._in_use from problem
+        deadline = time.monotonic() + LOOKING_S
+        while not _locked(file):
+            if time.monotonic() > deadline:
+                os.close(file)
+                raise self._in_use
+            time.sleep(0.01)
         self._file = file
         with suppress(OSError):  # On a full disk the folder is held all the same.
             # As wide as any, so that nothing of a longer number before stays behind it.
@@ -62,14 +70,14 @@ class FolderLock:
         if not self.is_held():
             return None
         try:
-            return int((self._folder / self._name).read_text())
+            return int(self.file.read_text())
         except (OSError, ValueError):
             return None
 
     def is_held(self) -> bool:
         """Whether a process holds the folder now, this one or another."""
         try:
-            file = os.open(self._folder / self._name, os.O_RDONLY)
+            file = os.open(self.file, os.O_RDONLY)
         except OSError:
             return False
         try:
@@ -84,6 +92,14 @@ class FolderLock:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def lock_of_run(folder: Path) -> FolderLock:

@@ -14,6 +14,7 @@ from understudy.core.errors import BrokenInvariant
 from understudy.core.replica.events import LogRead
 from understudy.core.shape.partition import Copy, Partition
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.gateway import rereading
 from understudy.runtime.gateway.rereading import Rereading
 from understudy.runtime.ingest.buckets import SealedBucket
 
@@ -28,7 +29,7 @@ class Reader:
         self._log = log
         self._source = source
         self._after = after
-        self.closed = False
+        self.is_closed = threading.Event()
 
     def read(self, bytes_max: int) -> list[SealedBucket]:
         self._log.reads.append((self._source, self._after, bytes_max))
@@ -39,7 +40,7 @@ class Reader:
         return [SealedBucket(self._source, number, None) for number in numbers]
 
     def close(self) -> None:
-        self.closed = True
+        self.is_closed.set()
 
 
 class Log:
@@ -78,7 +79,7 @@ def log() -> Iterator[Log]:
     for thread in threading.enumerate():
         if thread.name == "reading the log again":
             thread.join(WAIT_S)
-    assert all(reader.closed for reader in made.readers), "no reader keeps its file"
+    assert all(reader.is_closed.is_set() for reader in made.readers), "no reader keeps its file"
 
 
 def shares(consumer: Copy, *numbers: BucketId) -> tuple[Bucket, ...]:
@@ -104,7 +105,17 @@ def test_copies_and_sources_are_read_for_each_on_its_own(log: Log) -> None:
 def test_a_copy_that_begins_again_gets_a_new_reader_and_the_old_one_is_closed(log: Log) -> None:
     log.asked("rows", ONE, 3)
     assert log.asked("rows", ONE, 3) == ("rows", LogRead(ONE, 3, shares(ONE, 4, 5)))
-    assert [reader.closed for reader in log.readers] == [True, False]
+    assert [reader.is_closed.is_set() for reader in log.readers] == [True, False]
+
+
+def test_readers_that_nobody_needs_let_go_of_the_log(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody says that a piece was the last one, and a dropped segment stays on disk while it is open."""
+    monkeypatch.setattr(rereading, "IDLE_S", 0.05)
+    log.asked("rows", ONE, 3)
+    log.asked("more", OTHER, 3)
+    for reader in log.readers:
+        assert reader.is_closed.wait(WAIT_S)
+    assert log.asked("rows", ONE, 5)[1].buckets == shares(ONE, 6, 7), "it may be needed once more"
 
 
 def test_a_failure_is_told_with_what_was_wanted_and_others_are_read_for_all_the_same(log: Log) -> None:

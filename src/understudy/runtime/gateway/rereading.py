@@ -2,7 +2,8 @@
 
 A copy that begins again asks for what follows a number from long ago. The outlet asks for it piece by piece
 (`core.edge.refill`), and here each piece is read, by one thread for all copies. A reader is kept for each
-copy, so that the next piece goes on where the last one ended.
+copy, so that the next piece goes on where the last one ended. It keeps its segment of the log on disk, so it
+goes when no piece has been asked for in a while: nobody says which one was the last.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from understudy.core.replica.events import LogRead
 from understudy.core.shape.partition import Copy, Partition
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.ingest.rereading import LogReader
+
+#: After so long without a request every reader is closed. One that is needed once more is opened again.
+IDLE_S = 10.0
 
 
 @dataclass
@@ -59,15 +63,21 @@ class Rereading:
         self._wanted.put(None)
 
     def _run(self) -> None:
-        while (wanted := self._wanted.get()) is not None:
+        while True:
+            try:
+                wanted = self._wanted.get(timeout=IDLE_S if self._open else None)
+            except queue.Empty:
+                self._close_all()
+                continue
+            if wanted is None:
+                break
             source, consumer, after, _ = wanted
             try:
                 self._read(*wanted)
             except BaseException as error:
                 self._close(source, consumer)
                 self._on_failure(source, consumer, after, error)
-        for source, consumer in list(self._open):
-            self._close(source, consumer)
+        self._close_all()
 
     def _read(self, source: str, consumer: Copy, after: BucketId, bytes_max: int) -> None:
         at = self._open.get((source, consumer))
@@ -81,6 +91,10 @@ class Rereading:
         at.through = buckets[-1].number
         run = tuple(self._share(bucket, consumer.partition) for bucket in buckets)
         self._on_read(source, LogRead(consumer, after, run))
+
+    def _close_all(self) -> None:
+        for source, consumer in list(self._open):
+            self._close(source, consumer)
 
     def _close(self, source: str, consumer: Copy) -> None:
         at = self._open.pop((source, consumer), None)
