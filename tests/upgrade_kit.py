@@ -103,6 +103,13 @@ class Fleet:
         self.settings = settings
 
 
+def pin_new_code(settings: RunSettings) -> None:
+    """As `understudy upgrade` has looked at it."""
+    file = settings.version_path / "flow.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"flow": "new.py", "files": {"new.py": f"version {settings.version}"}}))
+
+
 class Upgraded:
     """A run that is upgraded. `did` is all that was written, removed, started and ended, in order."""
 
@@ -150,7 +157,9 @@ class Upgraded:
         return Request(replace(settings, **changes), SHAPE, self.trial_s, BUCKET_US)
 
     def ask(self, version: int = 2, **changes: Any) -> None:
-        self.request(version, **changes).leave()
+        request = self.request(version, **changes)
+        pin_new_code(request.settings)
+        request.leave()
 
     def look(self, seen: Status | None, *, after_s: float = 0.0) -> list[str]:
         """What one look does, and then what it says."""

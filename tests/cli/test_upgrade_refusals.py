@@ -39,10 +39,11 @@ def refused(command: Commanded, capsys: pytest.CaptureFixture[str]) -> Callable[
     """What is said when the command is refused, which leaves the run as it was."""
 
     def refuse(code: int = 2, flow: str = CHANGED) -> str:
-        before = contents(command.run.folder)
+        before, version = contents(command.run.folder), command.run.folder / "versions" / "2"
+        begun = version.exists()
         assert command.upgrade(flow=flow) == code
         assert contents(command.run.folder) == before
-        assert not (command.run.folder / "versions" / "2").exists()
+        assert version.exists() == begun
         said = capsys.readouterr().err
         assert said.startswith("understudy upgrade: ")
         assert "Traceback" not in said

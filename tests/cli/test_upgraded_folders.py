@@ -14,6 +14,7 @@ from understudy.runtime.candidate import Candidate, candidate_in
 from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.pinning import load_pinned, pin_shape
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.untaken import begin_untaken
 
 CHANGED = FLOW.replace("return packets", "return packets.where('n > 0')")
 
@@ -91,6 +92,7 @@ def cut_off(former: RunSettings, here: Path) -> Candidate:
     second = RunSettings(**{**vars(former), "version": 2, "first_node": 3})
     load_pinned(second)
     made = Candidate(second, Dataflow.of(load(second.flow_path), second), live=True)
+    begin_untaken(second)
     made.save()
     return made
 
@@ -116,14 +118,42 @@ def test_a_run_that_was_killed_on_trial_goes_on_with_the_old_file(
     assert TAKEN_BACK not in capsys.readouterr().out
 
 
-def test_a_run_that_was_killed_on_trial_goes_on_with_the_new_file_if_its_state_takes_that(
+UNTAKEN = "flow.py is version 2, whose upgrade did not take over. The run goes on with the code that it had."
+
+
+def test_a_run_that_was_killed_on_trial_goes_on_with_its_own_code_although_the_file_is_the_new_one(
     cut_off: Candidate,
     here: Path,
     started: Callable[..., RunSettings],
     looked_at: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    again = started()
+    """Nobody has seen the end of the trial, and a service manager gives the same command as before."""
+    for _ in range(2):
+        again = started()
+        assert (again.version, looked_at) == (1, [])
+        said = capsys.readouterr().out
+        assert UNTAKEN in said
+        assert load_pinned(again).fragments["copy"].function("as it was") == "as it was"
+    assert TAKEN_BACK not in said
+
+
+def test_any_other_file_is_a_change_as_always(
+    cut_off: Candidate, here: Path, started: Callable[..., RunSettings], looked_at: list[str]
+) -> None:
+    (here / "flow.py").write_text(CHANGED + "# mended\n")
+    started()
+    assert looked_at == [str(here / "flow.py")]
+
+
+def test_a_run_that_was_killed_on_trial_goes_on_with_the_new_file_if_it_is_told_to(
+    cut_off: Candidate,
+    here: Path,
+    started: Callable[..., RunSettings],
+    looked_at: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    again = started("--new-code")
     assert (again.version, again.flow_path) == (1, str(here / "flow.py"))
     assert looked_at == [str(here / "flow.py")]
     assert TAKEN_BACK in capsys.readouterr().out
@@ -151,5 +181,5 @@ def test_a_refusal_leaves_an_upgrade_that_was_cut_off_as_it_is(
     unfit = {"refusals": ["its key is another"], "accepted": []}
     monkeypatch.setattr(fit, "_asked", lambda _settings: unfit)
     before = contents(cut_off.settings.path)
-    assert refused() == 2
+    assert refused("--new-code") == 2
     assert contents(cut_off.settings.path) == before

@@ -203,7 +203,7 @@ def test_a_run_that_saves_nothing_has_no_store_to_look_into(
 # --- what is left behind ------------------------------------------------------------------------------------
 
 
-def test_a_version_that_was_taken_back_leaves_its_logs_alone(run: Upgraded) -> None:
+def test_a_version_that_was_taken_back_leaves_its_logs_and_what_its_code_was(run: Upgraded) -> None:
     before = left(run)
     run.reach("catching up")
     live_on(run, 2)
@@ -212,7 +212,7 @@ def test_a_version_that_was_taken_back_leaves_its_logs_alone(run: Upgraded) -> N
         run.look(ALONE)
     run.fleet.nodes_ended()
     run.look(ALONE)
-    assert {file.split("/")[0] for file in left(run) - before} == {"logs"}
+    assert {file.split("/")[0] for file in left(run) - before} == {"logs", "untaken.json"}
     assert before <= left(run), "the old version has all that it had"
 
 

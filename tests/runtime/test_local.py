@@ -22,7 +22,7 @@ from understudy.runtime.process import failure_file, ready_file
 from understudy.runtime.pulse import Pulse, pulse_file
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.upgrade_files import FOLDER, REQUEST, Request
-from upgrade_kit import LIVE, NEAR, SHAPE
+from upgrade_kit import LIVE, NEAR, SHAPE, pin_new_code
 
 FLOW = """
 import understudy as us
@@ -91,6 +91,7 @@ def come_up(run: LocalRun, name: str) -> None:
 
 def asked_for_version_2(run: LocalRun) -> RunSettings:
     settings = replace(run.settings, version=2, first_node=3)
+    pin_new_code(settings)
     Request(settings, SHAPE, 10.0, 100_000).leave()
     return settings
 

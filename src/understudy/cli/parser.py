@@ -154,6 +154,11 @@ def _run(commands: Any) -> None:
     made.add_argument(
         "--heap", type=_count(_HEAP_MB_MIN), metavar="MB", help="memory for each node's Java (640)"
     )
+    made.add_argument(
+        "--new-code",
+        action="store_true",
+        help="go on with the flow file as it is, also if an upgrade to it was taken back or cut off",
+    )
     made.add_argument("--no-history", action="store_true", help="do not record what happens for `check`")
     made.add_argument("--seconds", type=_positive, metavar="S", help="end after this long, start included")
     made.add_argument("--plain", action="store_true", help="lines of text instead of a live view")

@@ -69,11 +69,16 @@ def _executed(
     if former is None or not has_begun(former):
         require_empty_outputs(flow)
     require_inputs(flow)
+
+    def local_run() -> LocalRun:
+        new_code = arguments.new_code
+        return _local_run(_prepared(flow, settings, former, lock, view, new_code=new_code), lock, view)
+
     title = f"{flow.name}, policy {titled(settings.policy.name, settings.policy.replicas)}"
     with Interruption() as interruption, view_for(title, plain=arguments.plain) as view:
         view.say(f"run folder {settings.folder}")
         try:
-            with interruption.unless(lambda: _local_run(flow, settings, former, lock, view)) as run:
+            with interruption.unless(local_run) as run:
                 code = _looked_after(run, view, interruption, arguments.seconds)
                 if settings.saves and not run.finished:
                     save_last(run, view, interruption)
@@ -87,11 +92,8 @@ def _executed(
     return code
 
 
-def _local_run(
-    flow: Flow, settings: RunSettings, former: RunSettings | None, lock: FolderLock, view: RunView
-) -> LocalRun:
+def _local_run(settings: RunSettings, lock: FolderLock, view: RunView) -> LocalRun:
     """The run, not started yet but for a ZooKeeper of its own."""
-    settings = _prepared(flow, settings, former, lock, view)
     nodes, standby = settings.nodes, settings.standby
     if settings.zookeeper:
         return LocalRun(settings, nodes=nodes, standby=standby, respawn=True, lock=lock)
@@ -100,7 +102,13 @@ def _local_run(
 
 
 def _prepared(
-    flow: Flow, settings: RunSettings, former: RunSettings | None, lock: FolderLock, view: RunView
+    flow: Flow,
+    settings: RunSettings,
+    former: RunSettings | None,
+    lock: FolderLock,
+    view: RunView,
+    *,
+    new_code: bool,
 ) -> RunSettings:
     """The settings to start with, and the folder for them, held by the lock.
 
@@ -121,7 +129,7 @@ def _prepared(
         store = open_store(settings)
         if former is not None:
             view.say(goes_on_from(store))
-            for sentence in go_on_with(flow, former, settings):
+            for sentence in go_on_with(flow, former, settings, new_code=new_code):
                 view.say(sentence)
     except BaseException:
         if is_new:

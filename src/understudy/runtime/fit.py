@@ -20,15 +20,19 @@ from understudy.runtime.gateway.journal import Journal, journal_file
 from understudy.runtime.pinning import has_changed, is_pinned, let_change, saved_shape, unpin
 from understudy.runtime.process import failure_file
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.untaken import untaken_version
 
 TIMEOUT_S = 180.0
 _ANSWER = "fit: "
 
 
-def go_on_with(flow: Flow, former: RunSettings, settings: RunSettings) -> list[str]:
+def go_on_with(
+    flow: Flow, former: RunSettings, settings: RunSettings, *, new_code: bool = False
+) -> list[str]:
     """What has changed in the flow since the last generation, in sentences; the next one begins with it.
 
-    Raises `UserError` with every reason if the saved state cannot take it.
+    It does not if that is the code of an upgrade that did not take over, unless it is to be taken as
+    `new_code`. Raises `UserError` with every reason if the saved state cannot take it.
     """
     if saved_shape(former) is None:
         unpin(former)
@@ -36,6 +40,13 @@ def go_on_with(flow: Flow, former: RunSettings, settings: RunSettings) -> list[s
     split_anew = settings.partition_count != former.partition_count
     if is_pinned(settings) and not has_changed(settings) and not split_anew:
         return []
+    untaken = None if new_code or split_anew else untaken_version(former, settings.flow_path)
+    if untaken is not None:
+        return [
+            f"{settings.flow_path} is version {untaken}, whose upgrade did not take over. "
+            "The run goes on with the code that it had. "
+            "Upgrade it again, or stop it and start it with --new-code"
+        ]
     accepted = require_fit(settings, former)
     _begin_new_sinks(flow, settings)
     let_change(former)

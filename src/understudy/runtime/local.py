@@ -207,7 +207,7 @@ class LocalRun:
         return ready_file(self.settings.path, name).exists()
 
     def _note_beginning(self) -> None:
-        """The run has begun once the places of the first view could be filled: then there is state to lose."""
+        """The run has begun once the places of the first view could be filled: now there is state to lose."""
         ready = sum(self.came_up(name) for name in self.node_names)
         self._begun = self._begun or (self.came_up(GATEWAY) and ready >= self._places)
 

@@ -148,6 +148,17 @@ def has_changed(settings: RunSettings) -> bool:
     return is_pinned(settings) and bool(_changed(settings, _read(settings.version_path / FILE)))
 
 
+def pinned_code(settings: RunSettings) -> dict[str, Any]:
+    """What was written down of the code, to be compared by `is_code`. Raises `EnvironmentFailed`."""
+    pinned = _read(settings.version_path / FILE)
+    return {"flow": pinned["flow"], "files": pinned["files"]}
+
+
+def is_code(flow_path: str | Path, code: dict[str, Any]) -> bool:
+    """Whether a flow file is this code, to the last byte of what it imports."""
+    return not _files_changed(Path(flow_path), code)
+
+
 def pin_shape(settings: RunSettings, shape: dict[str, Any]) -> None:
     """Write down what the state of this run is made by, if no process has before."""
     _pinned(settings.version_path / SHAPE_FILE, shape)
@@ -213,7 +224,11 @@ def _contents(file: Path) -> str | None:
 
 def _changed(settings: RunSettings, pinned: dict[str, Any]) -> list[Path]:
     """The files that are not what was written down."""
-    flow_file = Path(settings.flow_path).resolve()
+    return _files_changed(Path(settings.flow_path), pinned)
+
+
+def _files_changed(flow_path: Path, pinned: dict[str, Any]) -> list[Path]:
+    flow_file = flow_path.resolve()
     if flow_file.name != pinned["flow"]:
         return [flow_file]
     files = {flow_file.parent / name: contents for name, contents in pinned["files"].items()}

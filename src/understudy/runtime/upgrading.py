@@ -36,6 +36,7 @@ from understudy.runtime.candidate import Candidate, remove_candidate
 from understudy.runtime.candidate_status import CandidateStatus, Status
 from understudy.runtime.leftovers import drop_code, drop_logs, drop_nodes, drop_states
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.untaken import begin_untaken
 from understudy.runtime.upgrade_files import (
     DONE,
     TAKEN_BACK,
@@ -188,6 +189,7 @@ class Upgrading:
         self._request, self._former, self._started = request, settings, []
         self._looks, self._trouble, self._progress = 0, "", Progress(request.version)
         try:
+            begin_untaken(request.settings)
             Candidate(request.settings, request.dataflow).save()
         except EnvironmentFailed as problem:
             self._begin_taking_back(str(problem))
