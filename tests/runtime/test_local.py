@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from process_kit import runs
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime import children, local
 from understudy.runtime.children import Child
+from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.folder_lock import lock_of_run
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process import failure_file, ready_file
 from understudy.runtime.pulse import Pulse, pulse_file
@@ -304,6 +306,52 @@ def test_a_process_that_failed_has_left_its_reason(run: LocalRun, programs: Prog
     failure_file(run.settings.path, "node-3").parent.mkdir()
     failure_file(run.settings.path, "node-3").write_text("the disk is full.\n")
     assert run.why_failed("node-3") == run.why_gone("node-3") == "the disk is full."
+
+
+# --- the start ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def beside_zookeeper(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[], None]], LocalRun]:
+    """A run whose ZooKeeper does this when it is waited for; it does nothing else."""
+
+    def make(awaited: Callable[[], None]) -> LocalRun:
+        (tmp_path / "flow.py").write_text(FLOW)
+        settings = RunSettings("run", str(tmp_path / "flow.py"), str(tmp_path / "run"), "", gateway_port=1)
+        monkeypatch.setattr(ZooKeeperServer, "begin", lambda _: programs.started.append("zookeeper"))
+        monkeypatch.setattr(ZooKeeperServer, "start", lambda _: awaited())
+        return LocalRun.on_own_zookeeper(settings, nodes=2)
+
+    return make
+
+
+def test_nodes_start_beside_the_zookeeper_of_the_run_and_the_gateway_when_it_answers(
+    beside_zookeeper: Callable[[Callable[[], None]], LocalRun], programs: Programs
+) -> None:
+    with beside_zookeeper(lambda: programs.started.append("it answers")) as run:
+        run.start()
+    assert programs.started == ["zookeeper", "node-1", "node-2", "it answers", "gateway"]
+
+
+def test_a_zookeeper_that_does_not_answer_leaves_nothing_behind(
+    beside_zookeeper: Callable[[Callable[[], None]], LocalRun],
+) -> None:
+    def never() -> None:
+        raise EnvironmentFailed("ZooKeeper did not answer")
+
+    with (
+        pytest.raises(EnvironmentFailed, match="did not answer"),
+        beside_zookeeper(never) as run,
+    ):
+        try:
+            run.start()
+        finally:
+            begun = [child.process for child in run.children.values()]
+            assert len(begun) == 2
+    assert all(process.poll() is not None for process in begun)
+    assert not lock_of_run(run.settings.path).is_held()
 
 
 # --- the settings -------------------------------------------------------------------------------------------

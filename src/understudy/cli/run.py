@@ -93,7 +93,7 @@ def _executed(
 
 
 def _local_run(settings: RunSettings, lock: FolderLock, view: RunView) -> LocalRun:
-    """The run, not started yet but for a ZooKeeper of its own."""
+    """The run, not started yet. A ZooKeeper of its own begins to start."""
     nodes, standby = settings.nodes, settings.standby
     if settings.zookeeper:
         return LocalRun(settings, nodes=nodes, standby=standby, respawn=True, lock=lock)
@@ -157,11 +157,13 @@ def _require_departed(former: RunSettings, zookeeper: str, view: RunView) -> Non
 
 def _looked_after(run: LocalRun, view: RunView, interruption: Interruption, seconds: float | None) -> int:
     """Keep the run going until it ends, one way or another; the exit code."""
-    # Connected first: a ZooKeeper that does not answer is reported before anything else starts.
-    address, name = run.settings.zookeeper, run.settings.coordinates
-    with interruption.unless(lambda: Coordination(address, name)) as coordination:
-        log_into(run.settings)
+
+    def connected() -> Coordination:
         run.start()
+        return Coordination(run.settings.zookeeper, run.settings.coordinates)
+
+    log_into(run.settings)
+    with interruption.unless(connected) as coordination:
         view.say(f"starting the gateway and Spark on {_listed_nodes(run)}")
         began_s = time.monotonic()
         shown = _Shown(run, view, coordination)

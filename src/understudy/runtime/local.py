@@ -102,13 +102,13 @@ class LocalRun:
         respawn: bool = False,
         lock: FolderLock | None = None,
     ) -> LocalRun:
-        """A run with a ZooKeeper of its own, in the run's folder. It is started here."""
+        """A run with a ZooKeeper of its own, in the run's folder. It begins to start here."""
         lock = lock or lock_of_run(settings.path)
         # Two servers on one folder would both fail, in words that nobody understands.
         lock.take()
         server = ZooKeeperServer(settings.path / ZOOKEEPER)
         try:
-            server.start()
+            server.begin()
             settings = replace(settings, zookeeper=server.address, own_zookeeper=True)
             return cls(settings, nodes=nodes, standby=standby, respawn=respawn, zookeeper=server, lock=lock)
         except BaseException:
@@ -126,16 +126,18 @@ class LocalRun:
             self.settings = replace(self.settings, gateway_port=_free_port(self.settings.host))
         self._status = RunStatus(self.settings)
         self.settings.save()
-        if (server := self.zookeeper) is not None:
-            file = pulse_file(self.settings.path, ZOOKEEPER)
-            keep_beating(file, self._ending.wait, lambda: server.answers)
-        self._start(GATEWAY, ["gateway", self.settings.folder])
         at_once, self.held_back = start_order(self.settings, self.node_names, os.cpu_count() or 1)
         self._held_back_until = time.monotonic() + HELD_BACK_S_MAX
         # The first view does not wait for those that are held back.
         self._places = min(self._places, len(at_once))
+        # A node's Spark takes longer than ZooKeeper to start, and needs it only then.
         for name in at_once:
             self.start_node(name, self.settings.version)
+        if (server := self.zookeeper) is not None:
+            server.start()
+            file = pulse_file(self.settings.path, ZOOKEEPER)
+            keep_beating(file, self._ending.wait, lambda: server.answers)
+        self._start(GATEWAY, ["gateway", self.settings.folder])
 
     # --- looking -----------------------------------------------------------------------------------------
 

@@ -129,8 +129,19 @@ class ZooKeeperServer:
         return _answers(self.port)
 
     def start(self) -> ZooKeeperServer:
+        """Returns when it answers. While it runs this only waits for that."""
+        self.begin()
+        try:
+            self._await_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def begin(self) -> None:
+        """Start it, and do not wait until it answers; a no-op while it runs."""
         if self.running:
-            return self
+            return
         # A former server that died leaves its pipes and the process id of its Java, which is out of date.
         self.kill()
         require_free_port("ZooKeeper", HOST, self.port)
@@ -154,11 +165,9 @@ class ZooKeeperServer:
                     f"ZooKeeper's Java cannot be started. Its log says:\n{self._log_tail()}"
                 )
             self._java_pid = int(first)
-            self._await_ready()
         except BaseException:
             self.kill()
             raise
-        return self
 
     def stop(self) -> None:
         """Ends the server in an orderly way; what it wrote stays in the folder."""

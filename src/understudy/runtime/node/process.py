@@ -62,13 +62,14 @@ class Node:
             settings, self._flow.name, self.name, version=settings.version, ends=dataflow.ends
         )
         self._endpoint = Endpoint(settings.host, beat_s=settings.beat_s, silence_s=settings.silence_s)
-        self._coordination = Coordination(settings.zookeeper, settings.coordinates)
         session(
             master=settings.master,
             heap_mb=settings.heap_mb,
             stderr=settings.log_file(f"{name}.jvm"),
             jvm_options=LIGHT_COMPILER if settings.light_compiler else (),
         )
+        # A ZooKeeper of the run's own is started beside its nodes.
+        self._coordination = Coordination(settings.zookeeper, settings.coordinates)
         #: Another version of the flow runs meanwhile.
         self._beside = RunSettings.load(settings.folder).version != settings.version
         warm_s = warm_up(
