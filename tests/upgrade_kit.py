@@ -37,7 +37,8 @@ def facts(**changes: Any) -> Status:
         "down": [],
         "crowded": [],
         "behind": {"out": 0},
-        "slower": {"out": 0},
+        "arrived": {"out": 40},
+        "arrived_beside": {"out": 40},
     }
     return usual | changes
 

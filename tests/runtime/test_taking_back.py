@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from understudy.runtime.candidate_status import LATER_S_MAX
 from understudy.runtime.upgrade_files import cancel
 from understudy.runtime.upgrading import ENDING_S_MAX, LETTING_GO_S_MAX, READY_S_MAX, UNSEEN_S_MAX
 from upgrade_kit import (
@@ -129,6 +130,12 @@ def test_the_time_that_its_nodes_take_to_start_counts(run: Upgraded) -> None:
     run.is_taken_back("it was not ready within 900 s.")
 
 
+def lacking(*, arrived: int, beside: int) -> Status:
+    """On trial, and the output of one sink has come so far from the new version and from the old one."""
+    shown = {"arrived": {"a": 40, "b": arrived}, "arrived_beside": {"a": 40, "b": beside}}
+    return facts(live=True, takes=True, **shown)
+
+
 SHORTCOMINGS: dict[str, tuple[Status, str, tuple[str, ...]]] = {
     "no room": (
         facts(crowded=["clicks", "rows"]),
@@ -136,11 +143,6 @@ SHORTCOMINGS: dict[str, tuple[Status, str, tuple[str, ...]]] = {
         ("catching up", "turning", "on trial"),
     ),
     "no copy": (facts(live=True, takes=True, down=["counts/0"]), "no copy of counts/0 is left", PHASES[2:]),
-    "slow": (
-        facts(live=True, takes=True, slower={"a": 3, "b": 101}),
-        "its output is 10 s behind the old one's",
-        PHASES[2:],
-    ),
 }
 
 
@@ -159,15 +161,52 @@ def test_a_version_that_falls_short_is_taken_back(run: Upgraded, seen: Status, w
     [
         # Without a copy it waits for its saved state, and how far it is shows in the output that is missing.
         (facts(down=["counts/0"], whole=False), "catching up"),
-        (facts(slower={"out": 9_999}, behind={"out": 9_999}), "catching up"),
+        (facts(arrived_beside={"out": 9_999}, behind={"out": 9_999}), "catching up"),
         # Sources wait for a version that some sink takes.
         (facts(live=True, takes=True, crowded=["rows"]), "on trial"),
-        (facts(live=True, takes=True, slower={"out": 100}), "on trial"),
+        # The time of the rows has jumped, and not much time has passed.
+        (lacking(arrived=40, beside=9_999), "on trial"),
     ],
 )
 def test_what_is_no_reason_to_take_it_back(run: Upgraded, seen: Status, phase: str) -> None:
     run.reach(phase)
     assert run.look(status(seen)) == []
+
+
+@pytest.mark.parametrize("phase", PHASES[2:])
+def test_output_that_comes_too_late_for_too_long_takes_it_back(run: Upgraded, phase: str) -> None:
+    run.reach(phase)
+    slow = status({**lacking(arrived=40, beside=41), "live": phase == "on trial"})
+    assert run.look(slow) == []
+    assert run.look(slow, after_s=LATER_S_MAX) == []
+    why = "its output is 10 s behind the old one's"
+    assert run.look(slow, after_s=0.2)[-1] == f"say: taking the new version back: {why}"
+    run.is_taken_back(why)
+
+
+def test_a_trial_does_not_end_while_output_is_awaited(run: Upgraded) -> None:
+    """Else a version whose output stops for good as soon as it is delivered would pass every short trial."""
+    run.reach("on trial")
+    run.look(LIVE)
+    assert run.look(status(lacking(arrived=40, beside=41)), after_s=TRIAL_S - 2) == []
+    assert run.look(status(lacking(arrived=40, beside=50)), after_s=4) == []
+    assert run.look(status(lacking(arrived=41, beside=50)))[0] == "write run.json: version 2, 2 tried"
+
+
+def test_output_that_is_always_a_little_later_is_late_by_that_little(run: Upgraded) -> None:
+    """Whatever the time of the rows: here every number is a quarter of an hour after the one before."""
+    run.trial_s = 100 * TRIAL_S
+    run.reach("on trial")
+    for number in range(100):
+        assert run.look(status(lacking(arrived=number * 9_000, beside=(number + 1) * 9_000)), after_s=5) == []
+
+
+def test_how_late_it_was_before_an_outage_of_the_gateway_does_not_count(run: Upgraded) -> None:
+    """The gateway begins again with what was delivered, and asks both versions for the rest."""
+    run.reach("on trial")
+    run.look(status(lacking(arrived=40, beside=41)))
+    run.look(None, after_s=LATER_S_MAX)
+    assert run.look(status(lacking(arrived=40, beside=41)), after_s=1) == []
 
 
 def test_a_node_that_cannot_be_started_takes_it_back(run: Upgraded) -> None:

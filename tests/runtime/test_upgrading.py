@@ -115,6 +115,16 @@ def test_an_old_version_that_holds_the_sources_up_now_and_then_may_still_take_ov
         assert run.look(crowded, after_s=HELD_UP_S_MAX / 4) == []
 
 
+def test_that_it_held_the_sources_up_before_an_outage_of_the_gateway_does_not_count(run: Upgraded) -> None:
+    run.reach("on trial")
+    crowded = {**LIVE, "waiting_for_room": ["rows"]}
+    assert run.look(crowded) == []
+    assert run.look(None, after_s=2 * HELD_UP_S_MAX) == []
+    assert run.look(crowded) == []
+    assert run.look(crowded, after_s=HELD_UP_S_MAX - 0.1) == []
+    assert run.look(crowded, after_s=0.2)[0] == "write run.json: version 2, 2 tried"
+
+
 def test_ready_means_near_at_several_looks_in_a_row(run: Upgraded) -> None:
     run.reach("catching up")
     apart = [status(facts(whole=False)), None, status(facts(open=False)), status(facts(behind={"out": 90}))]

@@ -6,12 +6,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: How far the new version's output may be behind when the sinks turn to it, and how far behind the old one's
-#: once they have.
+from understudy.core.bucket import NOTHING, BucketId
+
+#: How far the new version's output may be behind when the sinks turn to it, and when its trial ends.
 BEHIND_S_MAX = 1.0
-SLOWER_S_MAX = 10.0
+#: How much later than the old one's it may come once they have.
+LATER_S_MAX = 10.0
 
 Status = Mapping[str, Any]
+
+
+class Lag:
+    """How much later than the old version's output the new one's comes, in time that has passed.
+
+    Bucket numbers do not tell: they are the time of the rows, which jumps when a silent source goes on, or
+    ends. So a number that the old version has reached is noted with its moment, until the new one has it.
+    """
+
+    def __init__(self) -> None:
+        #: By sink, a number that the new version has not reached yet, and when it was noted.
+        self._awaited: dict[str, tuple[BucketId, float]] = {}
+
+    def seconds(self, seen: CandidateStatus, now_s: float) -> float:
+        """For how long at least the output that comes next has been there from the old version."""
+        for sink, beside in seen.facts["arrived_beside"].items():
+            arrived = seen.facts["arrived"].get(sink, NOTHING)
+            if sink in self._awaited and arrived >= self._awaited[sink][0]:
+                del self._awaited[sink]
+            if sink not in self._awaited and arrived < beside:
+                self._awaited[sink] = beside, now_s
+        return max((now_s - since_s for _, since_s in self._awaited.values()), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -43,18 +67,17 @@ class CandidateStatus:
         """Why it cannot begin yet; nothing if it can."""
         return str(self.facts["trouble"])
 
-    def shortcoming(self, *, delivered: bool) -> str | None:
-        """Why it is not fit to take over; `delivered` says that the sinks were told to take its output."""
+    def shortcoming(self, lag_s: float | None) -> str | None:
+        """Why it is not fit to take over; `lag_s` is its lag if the sinks were told to take its output."""
         if not self.facts["open"]:
             return None
         if self.facts["crowded"] and not self.facts["takes"]:
             return f"it does not keep pace with {', '.join(self.facts['crowded'])}"
-        if not delivered:
+        if lag_s is None:
             return None
         if self.facts["down"]:
             return f"no copy of {', '.join(self.facts['down'])} is left"
-        slower_s = self._seconds(self.facts["slower"])
-        return f"its output is {slower_s:.0f} s behind the old one's" if slower_s > SLOWER_S_MAX else None
+        return f"its output is {lag_s:.0f} s behind the old one's" if lag_s > LATER_S_MAX else None
 
     def _seconds(self, buckets: Mapping[str, int]) -> float:
         return max(buckets.values(), default=0) * self.bucket_us / 1e6

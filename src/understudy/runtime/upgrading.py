@@ -33,7 +33,7 @@ from typing import Protocol
 from understudy.core.host.places import GATEWAY
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.candidate import Candidate, remove_candidate
-from understudy.runtime.candidate_status import CandidateStatus, Status
+from understudy.runtime.candidate_status import BEHIND_S_MAX, CandidateStatus, Lag, Status
 from understudy.runtime.leftovers import drop_code, drop_logs, drop_nodes, drop_states
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.untaken import begin_untaken
@@ -117,6 +117,7 @@ class Upgrading:
         self._tried_since: float | None = None
         #: Since when the old version holds the sources up.
         self._held_up_since: float | None = None
+        self._lag = Lag()
         self._trouble = ""
         self._why = ""
         #: Set when the nodes of the version that is over have ended; and how the upgrade went then.
@@ -229,6 +230,7 @@ class Upgrading:
             self._begin_taking_back(str(problem))
             return
         self._seen_at, self._tried_since, self._held_up_since = self._clock(), None, None
+        self._lag = Lag()
         self._turn_to(self._turn)
 
     def _turn(self, status: Status | None) -> None:
@@ -239,8 +241,9 @@ class Upgrading:
 
     def _try(self, status: Status | None) -> None:
         if status is None or not self._is_seen_live(status):
-            # What cannot be seen is no trial.
-            self._tried_since = None
+            # What cannot be seen is no trial: it begins anew.
+            self._tried_since = self._held_up_since = None
+            self._lag = Lag()
             return
         now = self._clock()
         if self._tried_since is None:
@@ -249,7 +252,8 @@ class Upgrading:
             self._held_up_since = None
         elif self._held_up_since is None:
             self._held_up_since = now
-        is_over = now - self._tried_since >= self._wanted.trial_s
+        # Output that is awaited now comes, or the new version falls short: either is soon known.
+        is_over = now - self._tried_since >= self._wanted.trial_s and self._lag_s(status) <= BEHIND_S_MAX
         held_up = self._held_up_since is not None and now - self._held_up_since >= HELD_UP_S_MAX
         if held_up and not is_over:
             # The sources do not wait for it now, so what it lacks grows.
@@ -316,8 +320,10 @@ class Upgrading:
         elif self._clock() - self._seen_at > UNSEEN_S_MAX and not self._is_seen_live(status):
             return f"for {UNSEEN_S_MAX:g} s it was not seen that its output is delivered"
         seen = self._seen(status)
+        if seen is None:
+            return None
         delivered = self._step in (self._turn, self._try)
-        return None if seen is None else seen.shortcoming(delivered=delivered)
+        return seen.shortcoming(self._lag_s(status) if delivered else None)
 
     def _begin_taking_back(self, why: str) -> None:
         self._why = why.strip()
@@ -341,6 +347,11 @@ class Upgrading:
     def _seen(self, status: Status | None) -> CandidateStatus | None:
         """What the gateway says of the new version."""
         return CandidateStatus.of(status, self._wanted.version, self._wanted.bucket_us)
+
+    def _lag_s(self, status: Status | None) -> float:
+        """How much later than the old version's its output comes."""
+        seen = self._seen(status)
+        return 0.0 if seen is None else self._lag.seconds(seen, self._clock())
 
     def _is_seen_live(self, status: Status | None) -> bool:
         """Whether the gateway says that the sinks take the new version's output."""

@@ -71,7 +71,6 @@ class Edition:
         }
         if boundary is None or view is None:
             return {**facts, "open": False}
-        beside = {} if first.boundary is None else first.boundary.arrived_through
         return {
             **facts,
             "open": True,
@@ -79,10 +78,12 @@ class Edition:
             "whole": not self.trouble and all(seats.whole for seats in view.partitions.values()),
             "down": [str(partition) for partition, seats in view.partitions.items() if seats.lost],
             "crowded": boundary.crowded,
-            # How many buckets of each sink were delivered and could not have come from this version yet; and
-            # how many have come from the version that the run goes on with, and not from this one.
+            # How many buckets of each sink were delivered and could not have come from this version yet.
             "behind": _short_of(turning.delivered, boundary.caught_up_through),
-            "slower": _short_of(beside, boundary.arrived_through),
+            # Through which number each sink's output has come from this version, and from the one that the
+            # run goes on with.
+            "arrived": boundary.arrived_through,
+            "arrived_beside": {} if first.boundary is None else first.boundary.arrived_through,
         }
 
 
