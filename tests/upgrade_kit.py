@@ -30,7 +30,14 @@ Status = dict[str, Any]
 
 def facts(**changes: Any) -> Status:
     """What a gateway says of a candidate that works and takes no sink yet."""
-    usual = {"version": 2, "members": ["node-3.1", "node-4.1"], "trouble": "", "live": False, "takes": False}
+    usual = {
+        "version": 2,
+        "members": ["node-3.1", "node-4.1"],
+        "failure": "",
+        "trouble": "",
+        "live": False,
+        "takes": False,
+    }
     usual |= {
         "open": True,
         "whole": True,

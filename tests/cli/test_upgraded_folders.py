@@ -160,6 +160,20 @@ def test_a_run_that_was_killed_on_trial_goes_on_with_the_new_file_if_it_is_told_
     assert not (again.path / "flow.json").exists(), "the code that it has now is written down anew"
 
 
+def test_code_that_a_run_was_told_to_take_is_a_change_like_any_other_later(
+    cut_off: Candidate, here: Path, started: Callable[..., RunSettings], looked_at: list[str]
+) -> None:
+    taken = (here / "flow.py").read_text()
+    again = started("--new-code")
+    load_pinned(again)
+    pin_shape(again, {"format": 1})
+    (here / "flow.py").write_text(CHANGED + "# later\n")
+    load_pinned(started())
+    (here / "flow.py").write_text(taken)
+    started()
+    assert looked_at == [str(here / "flow.py")] * 3
+
+
 def test_a_run_that_was_killed_when_the_new_version_was_its_own_goes_on_with_that(
     cut_off: Candidate,
     started: Callable[..., RunSettings],

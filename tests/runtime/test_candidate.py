@@ -254,6 +254,24 @@ def test_files_that_are_replaced_all_the_time_are_read_at_the_next_look(
     assert (wanted.changed(), seen(wanted)) == (True, (1, 2, False))
 
 
+def test_a_decision_is_seen_when_it_outlives_a_loss_of_power(
+    base: RunSettings, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is let go by it. The process that decides may still wait for its disk, or have failed to."""
+    replace(candidate, live=True).save()
+    wanted = Wanted(base)
+    decided(candidate).save()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "sync", failing_disk)
+        assert not wanted.changed()
+        assert seen(wanted) == (1, 2, True)
+    assert (wanted.changed(), seen(wanted)) == (True, (2, None, False))
+
+
+def failing_disk(_folder: Path) -> None:
+    raise OSError("Input/output error")
+
+
 def test_a_file_that_could_not_be_read_is_read_when_it_is_whole_again(
     base: RunSettings, candidate: Candidate, file: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,15 @@ def test_an_old_version_leaves_its_logs_alone_and_the_new_one_has_all_that_it_ha
     assert {file.split("/")[0] for file in left(run) & before} == {"logs"}
 
 
+def has_own_fragment(run: Upgraded, version: int) -> None:
+    """A fragment that no version before had and none after has, with a state that was saved."""
+    code = run.folder / "versions" / str(version)
+    (code / "shape.json").write_text(json.dumps({"segments": {"counts": [], f"only{version}": []}}))
+    shelf = run.folder / "saved" / "run" / f"only{version}@0"
+    put(shelf / snapshots_folder(version) / f"{version:020d}_000001_ab.json")
+    put(shelf / "objects" / "0a1b")
+
+
 def test_a_hundred_upgrades_leave_no_more_on_disk_than_two(run: Upgraded) -> None:
     sizes = []
     for version in range(2, 102):
@@ -247,6 +257,7 @@ def test_a_hundred_upgrades_leave_no_more_on_disk_than_two(run: Upgraded) -> Non
         put(run.folder / "versions" / str(version) / "flow.json")
         shelf = run.folder / "saved" / "run" / "counts@0"
         put(shelf / snapshots_folder(version) / f"{version:020d}_000001_ab.json")
+        has_own_fragment(run, version)
         run.look(live)
         if not is_done:
             cancel(run.folder)

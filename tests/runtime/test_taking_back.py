@@ -137,6 +137,7 @@ def lacking(*, arrived: int, beside: int) -> Status:
 
 
 SHORTCOMINGS: dict[str, tuple[Status, str, tuple[str, ...]]] = {
+    "broken": (facts(failure="The log is damaged."), "The log is damaged.", PHASES[1:]),
     "no room": (
         facts(crowded=["clicks", "rows"]),
         "it does not keep pace with clicks, rows",

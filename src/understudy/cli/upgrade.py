@@ -112,7 +112,7 @@ def _require_same_ends(settings: RunSettings, flow: Flow) -> None:
 
 def _next_version(settings: RunSettings, flow_file: Path) -> RunSettings:
     """The settings of the version that is to come, beside those of the one that runs."""
-    # Names of nodes count up for ever: no two processes of a run have one history, log or folder.
+    # Versions that run side by side have nodes of other names: no two processes have one log or folder.
     first_node = settings.first_node + settings.nodes + settings.standby
     return replace(
         settings, flow_path=str(flow_file), version=settings.versions_tried + 1, first_node=first_node

@@ -19,6 +19,7 @@ file names, from that version's saved states.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from understudy.runtime.durable import sync, write_whole
 from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.settings import FILE as RUN_FILE
 from understudy.runtime.settings import FORMAT, RunSettings
+
+log = logging.getLogger(__name__)
 
 FILE = "candidate.json"
 #: How often both files are read anew because one of them was replaced meanwhile.
@@ -124,11 +127,25 @@ class Wanted:
             if self._stamps() != files:
                 # The two may not belong together: a candidate that is gone was made the base, or taken back.
                 continue
+            if base.version != self.base.version and not self._is_durable():
+                # A loss of power could still undo it, and the log goes by it.
+                break
             self._seen = files
             self.base = base
             done = candidate is not None and candidate.version == base.version
             self.candidate = None if done else candidate
         return (self.base, self.candidate) != before
+
+    def _is_durable(self) -> bool:
+        """Whether what the two files say outlives a loss of power: who writes them may not have seen to that
+        yet. If not, that is asked again.
+        """
+        try:
+            sync(self._folder)
+        except OSError as problem:
+            log.warning("the run's settings may not be on disk yet: %s", problem)
+            return False
+        return True
 
     def _stamps(self) -> tuple[tuple[int, int] | None, ...]:
         return tuple(map(_stamp, (self._folder / RUN_FILE, _file(self._folder))))

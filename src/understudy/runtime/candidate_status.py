@@ -69,6 +69,8 @@ class CandidateStatus:
 
     def shortcoming(self, lag_s: float | None) -> str | None:
         """Why it is not fit to take over; `lag_s` is its lag if the sinks were told to take its output."""
+        if self.facts["failure"]:
+            return str(self.facts["failure"])
         if not self.facts["open"]:
             return None
         if self.facts["crowded"] and not self.facts["takes"]:

@@ -20,7 +20,7 @@ from understudy.runtime.gateway.journal import Journal, journal_file
 from understudy.runtime.pinning import has_changed, is_pinned, let_change, saved_shape, unpin
 from understudy.runtime.process import failure_file
 from understudy.runtime.settings import RunSettings
-from understudy.runtime.untaken import untaken_version
+from understudy.runtime.untaken import forget_untaken, untaken_version
 
 TIMEOUT_S = 180.0
 _ANSWER = "fit: "
@@ -40,8 +40,8 @@ def go_on_with(
     split_anew = settings.partition_count != former.partition_count
     if is_pinned(settings) and not has_changed(settings) and not split_anew:
         return []
-    untaken = None if new_code or split_anew else untaken_version(former, settings.flow_path)
-    if untaken is not None:
+    untaken = untaken_version(former, settings.flow_path)
+    if untaken is not None and not new_code and not split_anew:
         return [
             f"{settings.flow_path} is version {untaken}, whose upgrade did not take over. "
             "The run goes on with the code that it had. "
@@ -49,6 +49,8 @@ def go_on_with(
         ]
     accepted = require_fit(settings, former)
     _begin_new_sinks(flow, settings)
+    if untaken is not None:
+        forget_untaken(former)
     let_change(former)
     return accepted
 

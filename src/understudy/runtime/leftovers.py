@@ -4,7 +4,8 @@ than the last one did.
     versions/<n>/, or flow.json, shape.json, code/   its code, and marks: gone when its nodes have ended
     ready/, pulse/, failed/, state/ of its nodes     the same
     its snapshots in the store                       the same. Adoption is without a copy, so what a later
-                                                     version took over stays
+                                                     version took over stays. What only fragments had that
+                                                     the run has no more goes with them
     logs/ of its nodes                               stay until the next upgrade is done: to read why
     history/ of its nodes                            stays: `understudy check` judges the whole run
 
@@ -24,7 +25,7 @@ from dataclasses import replace
 
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.candidate import candidate_in, remove_candidate
-from understudy.runtime.pinning import unpin
+from understudy.runtime.pinning import pinned_shape, unpin
 from understudy.runtime.process import failure_file, ready_file, seated_file
 from understudy.runtime.pulse import pulse_file
 from understudy.runtime.saving.store import SnapshotStore
@@ -68,8 +69,11 @@ def drop_code(settings: RunSettings, through: float = math.inf) -> None:
 
 
 def drop_states(settings: RunSettings) -> None:
-    """The snapshots of every version that was begun but the run's own."""
-    if not settings.saves or settings.versions_tried == 1:
+    """The snapshots of every version that was begun but the run's own, and all that was saved of fragments
+    that the run does not have any more.
+    """
+    segments = _segments(settings)
+    if not settings.saves or (segments is None and settings.versions_tried == 1):
         return
     try:
         store = SnapshotStore.open(settings.store_url, settings.run, version=settings.version)
@@ -77,8 +81,20 @@ def drop_states(settings: RunSettings) -> None:
             # A later one is being begun.
             if version <= settings.versions_tried and version != settings.version:
                 store.drop_version(version)
+        if segments is not None:
+            store.keep_only(segments, settings.versions_tried)
     except (EnvironmentFailed, UserError) as problem:
         log.warning("snapshots of versions that are over stay until the next upgrade, or start: %s", problem)
+
+
+def _segments(settings: RunSettings) -> list[str] | None:
+    """The names under which the run saves; None if no node has come so far that they are known."""
+    try:
+        shape = pinned_shape(settings)
+    except EnvironmentFailed as problem:
+        log.warning("%s", problem)
+        return None
+    return None if shape is None else list(shape.get("segments", ())) or None
 
 
 def drop_unfinished(settings: RunSettings) -> str | None:

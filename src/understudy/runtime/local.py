@@ -271,16 +271,20 @@ class LocalRun:
             self._leaving += ending
 
         def end() -> None:
-            end_all(ending)
-            with self._lock:
-                self._leaving = [child for child in self._leaving if child not in ending]
-            sweep()
-            then()
+            try:
+                end_all(ending)
+                sweep()
+            finally:
+                with self._lock:
+                    self._leaving = [child for child in self._leaving if child not in ending]
+                then()
 
         threading.Thread(target=end, name="ending nodes", daemon=True).start()
 
     def go_on_as(self, settings: RunSettings) -> None:
-        """These are the run's settings from now on. Raises `EnvironmentFailed` if they cannot be written."""
+        """These are the run's settings from now on. Raises `EnvironmentFailed` if they cannot be written, or
+        if they were, and may not outlive a loss of power.
+        """
         try:
             settings.save()
         except OSError as problem:

@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import threading
+from pathlib import Path
 
+from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.candidate import settings_of
-from understudy.runtime.process import Ending, leave_at_once, run_process
+from understudy.runtime.process import Ending, leave_at_once, leave_failure, run_process
 from understudy.runtime.settings import RunSettings
 
 
@@ -21,7 +24,12 @@ def main() -> None:
     parser.add_argument("--version", type=int, help="of the flow; the one that the run goes on with")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input closes")
     arguments = parser.parse_args()
-    settings = settings_of(arguments.folder, arguments.version)
+    try:
+        settings = settings_of(arguments.folder, arguments.version)
+    except (EnvironmentFailed, UserError) as problem:
+        # There is nothing yet that says where its log is.
+        leave_failure(Path(arguments.folder), arguments.name, str(problem))
+        sys.exit(problem.exit_code)
     if arguments.kind == "fit":
         code = run_process(
             "fit", settings, lambda _: _fit(settings, arguments.name), with_parent=arguments.with_parent

@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -116,6 +116,17 @@ def _named(value: object) -> object:
     """A value in a form that JSON gives back as it was, and that is the same in every process."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {
+            f.name: _named(getattr(value, f.name)) for f in fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _named(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(each) for each in value]
+    if isinstance(value, Set):
+        # In which order a set shows its members depends on the process.
+        return sorted((_named(each) for each in value), key=repr)
     # What a function's or an object's `repr` shows beside its name is where in memory it is.
     return getattr(value, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 

@@ -3,8 +3,8 @@
 The flow file may well be that code still, and whoever starts the run again, a service manager after a loss of
 power for example, starts it with that file. The run must not go on with code that has failed, or that nobody
 has seen the end of. So the code of each upgrade is written down before it begins, and counts as not taken
-until the run's settings name its version. A run that is started with it goes on with the code that it had,
-and says so, until it is upgraded to it or told to take it.
+until the run's settings name its version, or the run was told to take it. Until then a run that is started
+with it goes on with the code that it had, and says so.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ def untaken_version(former: RunSettings, flow_path: str | Path) -> int | None:
         # None, or one that a disk has damaged: then the file is what it is.
         return None
     return version if untaken else None
+
+
+def forget_untaken(former: RunSettings) -> None:
+    """The run has taken that code now: it is a change like any other from here on."""
+    _file(former).unlink(missing_ok=True)
 
 
 def _file(settings: RunSettings) -> Path:

@@ -42,6 +42,7 @@ def test_a_candidate_that_has_no_view_yet_is_not_open(gateways: Gateways) -> Non
     assert gateway.beside == {
         "version": 2,
         "members": ["n2"],
+        "failure": "",
         "trouble": "",
         "live": False,
         "takes": False,

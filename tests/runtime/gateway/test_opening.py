@@ -162,6 +162,29 @@ def test_a_partition_that_reads_no_source_needs_no_log(run: Upgraded) -> None:
     assert run.adopted() == {PAIRS: [20], MORE_PAIRS: [20], SUMS: []}
 
 
+@pytest.mark.parametrize("adopted", [1, 3])
+def test_a_candidate_that_is_cancelled_while_it_adopts_keeps_no_state(
+    run: Upgraded, adopted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was left of it may have been tidied up by then, and nothing would do that again."""
+    run.save_all(20)
+    honest, done = SnapshotStore.adopt, count(1)
+
+    def adopt(store: SnapshotStore, partition: Partition, from_version: int) -> Any:
+        found = honest(store, partition, from_version)
+        if next(done) == adopted:
+            run.edition.over.set()
+        return found
+
+    monkeypatch.setattr(SnapshotStore, "adopt", adopt)
+    run.begin()
+    run.await_begun()
+    assert run.edition.over.is_set()
+    assert (run.adopted(), run.views) == ({PAIRS: [], MORE_PAIRS: [], SUMS: []}, [])
+    assert not run.mark.exists()
+    assert [one.through for one in run.first.listed(SUMS)] == [20]
+
+
 # --- trouble ---------------------------------------------------------------------------------------------
 
 

@@ -5,9 +5,11 @@ the version that some sink takes.
 from __future__ import annotations
 
 import pytest
+from boundary_kit import ROWS
 from versions_kit import Bench, Gateways, Node
 
 from understudy.core.bucket import NOTHING
+from understudy.runtime.payload import encode
 
 NOWHERE = {"fast": NOTHING, "slow": NOTHING}
 
@@ -204,6 +206,28 @@ def test_a_base_that_is_crowded_does_not_stop_a_candidate_that_opens_live(narrow
     assert open_taps(gateway) == set()
     gateway.opens(2)
     assert open_taps(gateway) == {"fast", "slow"}
+
+
+def test_what_waits_for_a_version_that_no_sink_takes_is_bounded(gateways: Gateways) -> None:
+    """Who upgrades the run may be frozen, or not hear of it: then the sources wait."""
+    gateways.disk.limits = {"input_buckets_max": 3, "input_bytes_max": 3 * len(encode({"fast": ROWS}))}
+    gateway = gateways.start()
+    one = gateway.opens(1)
+    one.attaches()
+    gateway.wants(candidate=gateways.disk.candidate())
+    gateway.opens(2).attaches()
+    for number in range(1, 4):
+        gateway.seal(number)
+        one.takes("fast", number)
+        one.takes("slow", number)
+    assert open_taps(gateway) == {"fast", "slow"}
+    for number in range(4, 7):
+        gateway.seal(number)
+        one.takes("fast", number)
+        one.takes("slow", number)
+    assert open_taps(gateway) == set()
+    gateway.wants()
+    assert open_taps(gateway) == {"fast", "slow"}, "it was let go of"
 
 
 def test_a_candidate_that_is_closed_stops_nobody(narrow: Gateways) -> None:

@@ -325,8 +325,8 @@ def test_a_log_that_cannot_be_read_for_a_candidate_is_the_trouble_of_the_candida
     gateway.readers = broken_log
     gateway.wants(candidate=gateways.disk.candidate())
     gateway.opens(2).attaches(NOTHING)
-    gateway.until(lambda: bool(gateway.beside["trouble"]))
-    assert gateway.beside["trouble"] == "the log is damaged"
+    gateway.until(lambda: bool(gateway.beside["failure"]))
+    assert gateway.beside["failure"] == "the log is damaged"
     assert gateway.beside["whole"] is False, "so the sinks are not turned to it"
     assert gateway.failures == []
 

@@ -29,7 +29,7 @@ from understudy.core.errors import BrokenInvariant
 from understudy.core.shape.partition import Partition
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving import cleaning
-from understudy.runtime.saving.layout import snapshots_folder, version_of
+from understudy.runtime.saving.layout import partition_folder, snapshots_folder, version_of
 from understudy.runtime.saving.manifest import decode
 from understudy.runtime.saving.places import Place, digest_of
 from understudy.runtime.saving.store import SnapshotStore
@@ -344,6 +344,26 @@ def test_the_objects_of_a_dropped_version_go_with_a_later_save_once_they_are_old
     assert objects(place) == named(place, version=2)
     assert only_ones.isdisjoint(objects(place))
     assert restored(place, tmp_path / "into", version=2).state.through == 62
+
+
+def test_of_a_partition_that_the_flow_has_no_more_nothing_is_kept(place: Place, tmp_path: Path) -> None:
+    one, two = savers(place, tmp_path)
+    other = Partition("others", 3)
+    for saver, through in ((one, 40), (two, 60)):
+        saver.save(through, KEPT)
+        saver.store.save(other, sealed(tmp_path / "s", through, files_of(through)), state(through))
+    before = objects(place), snapshots(place), snapshots(place, version=2)
+    two.store.keep_only({P.name, other.name}, 2)
+    assert two.store.listed(other) != []
+    two.store.keep_only({P.name}, 1)
+    assert two.store.listed(other) != [], "a version after the first is being begun with it"
+    for _ in range(2):
+        two.store.keep_only({P.name}, 2)
+        assert (objects(place), snapshots(place), snapshots(place, version=2)) == before
+        for store in (one.store, two.store):
+            assert store.restore(other, tmp_path / "into") is None
+        folder = f"{RUN}/{partition_folder(other)}"
+        assert [place.files(f"{folder}/{each}") for each in place.folders(folder)] == [[], [], []]
 
 
 def test_a_dropped_version_may_save_again_as_if_it_never_had(place: Place, tmp_path: Path) -> None:

@@ -147,25 +147,35 @@ class Boundary(Hosting):
         only the input that the copies have taken tells how far they are.
         """
         found = self.arrived_through
+        taken: dict[Partition, BucketId] = {}
         for name, arrived in found.items():
             if arrived <= self._delivered.get(name, NOTHING):
-                found[name] = min(arrived, self._taken_for(Partition(sink_partition(name))))
+                found[name] = min(arrived, self._taken_for(Partition(sink_partition(name)), taken))
         return found
 
-    def _taken_for(self, consumer: Partition) -> BucketId:
+    def _taken_for(self, consumer: Partition, known: dict[Partition, BucketId]) -> BucketId:
         """Through which number all input was taken from which this partition's own is made."""
-        taken = []
-        for producer in self.host.topology.producers(consumer):
-            source = self._producer(producer.name) if producer.name in self._sources else None
-            taken.append(
-                self._taken_for(producer) if source is None else source.outlets[consumer].taken_through
-            )
-        return min(taken, default=NOTHING)
+        if consumer not in known:
+            taken = []
+            for producer in self.host.topology.producers(consumer):
+                source = self._producer(producer.name) if producer.name in self._sources else None
+                taken.append(
+                    self._taken_for(producer, known)
+                    if source is None
+                    else source.outlets[consumer].taken_through
+                )
+            known[consumer] = min(taken, default=NOTHING)
+        return known[consumer]
 
     @property
     def crowded(self) -> list[str]:
         """The sources that have no room here."""
         return sorted(name for name, source in self._sources.items() if not source.room)
+
+    @property
+    def overfull(self) -> list[str]:
+        """The sources of which as many bytes wait here for room as there is room for."""
+        return sorted(name for name, source in self._sources.items() if source.overfull)
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to know of it, as plain data."""
@@ -253,15 +263,15 @@ class Boundary(Hosting):
                 self._recorder.produced_for(copy, partition, buckets)
             # Not `self.handle`: that would come back here.
             self._driver.handle(Inside(copy, 0, Produced(shares)))
+        limits = self.host.limits
+        overfull = source.waiting_bytes >= limits.input_bytes_max
         if producer is None:
             # Before the first view no consumer is known. As much may wait here as the producer would keep.
-            limits = self.host.limits
-            few = len(source.waiting) < limits.input_buckets_max
-            room = few and source.waiting_bytes < limits.input_bytes_max
+            room = not overfull and len(source.waiting) < limits.input_buckets_max
         else:
             room = not source.waiting and not producer.full
-        if room != source.room:
-            source.room = room
+        if (room, overfull) != (source.room, source.overfull):
+            source.room, source.overfull = room, overfull
             self._around.room(name, room)
 
     def _producer(self, name: str) -> Producer | None:

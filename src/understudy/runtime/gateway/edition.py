@@ -31,8 +31,9 @@ class Edition:
     boundary: Boundary | None = None
     #: Set when it is not wanted any more.
     over: threading.Event = field(default_factory=threading.Event)
-    #: Why it cannot begin, or not work.
+    #: Why it cannot begin yet; and why it cannot work any more.
     trouble: str = ""
+    failure: str = ""
 
     @property
     def version(self) -> int:
@@ -47,6 +48,11 @@ class Edition:
     def crowded(self) -> list[str]:
         """The sources that have no room here."""
         return [] if self.boundary is None else self.boundary.crowded
+
+    @property
+    def overfull(self) -> list[str]:
+        """The sources of which too much waits here for room."""
+        return [] if self.boundary is None else self.boundary.overfull
 
     def reads(self, source: str) -> bool:
         return source in self.dataflow.topology.sources
@@ -64,6 +70,7 @@ class Edition:
         facts = {
             "version": self.version,
             "members": [] if leading is None else leading.members,
+            "failure": self.failure,
             "trouble": self.trouble or ("" if leading is None else leading.failure or ""),
             # Whether all sinks take its output, and whether any does.
             "live": turning.turned and turning.wanted == self.version,
@@ -75,7 +82,7 @@ class Edition:
             **facts,
             "open": True,
             "seats": boundary.status()["seats"],
-            "whole": not self.trouble and all(seats.whole for seats in view.partitions.values()),
+            "whole": not self.failure and all(seats.whole for seats in view.partitions.values()),
             "down": [str(partition) for partition, seats in view.partitions.items() if seats.lost],
             "crowded": boundary.crowded,
             # How many buckets of each sink were delivered and could not have come from this version yet.

@@ -38,6 +38,8 @@ def begin_candidate(
     while not edition.over.is_set():
         try:
             adopt_states(edition, before)
+            if edition.over.is_set():
+                return
             _take_part(edition, address, on_view)
             return  # noqa: TRY300
         except Exception as problem:
@@ -71,7 +73,8 @@ def _take_part_no_more(edition: Edition) -> None:
 
 
 def adopt_states(edition: Edition, before: RunSettings) -> None:
-    """Let the candidate's shelf begin with the newest states of the version before, producers first.
+    """Let the candidate's shelf begin with the newest states of the version before, producers first. If it is
+    not wanted any more meanwhile, it keeps none.
 
     Only once: when its copies have saved states of their own, none of the version before may be among them.
     """
@@ -85,6 +88,8 @@ def adopt_states(edition: Edition, before: RunSettings) -> None:
     store.drop_version(settings.version)
     known = set(store.partitions())
     for partition in topology.partitions:
+        if edition.over.is_set():
+            break
         listed = store.adopt(partition, before.version) if partition in known else None
         if listed is None:
             read = [name for name in topology.inputs[partition.name] if name in topology.sources]
@@ -97,5 +102,9 @@ def adopt_states(edition: Edition, before: RunSettings) -> None:
                 )
         through = "nothing" if listed is None else f"bucket {listed.through}"
         log.info("version %d of %s begins with %s", settings.version, partition, through)
+    if edition.over.is_set():
+        # What was left of this version may be gone already.
+        store.drop_version(settings.version)
+        return
     make_folder(settings.version_path)
     leave_mark(mark)

@@ -71,6 +71,8 @@ class Incoming:
     forgotten: BucketId = NOTHING
     #: Whether the intake may let clients and readers push.
     room: bool = True
+    #: Whether no more may wait, whoever can do without it.
+    overfull: bool = False
 
     def add(self, dealt: Dealt) -> None:
         self.waiting.append(dealt)

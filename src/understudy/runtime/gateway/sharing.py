@@ -4,7 +4,8 @@
 so it holds up no trimming. But the states that it is to begin with may need all that the log has, so it does
 hold up forgetting.
 
-**A source waits** only for the versions whose output some sink takes. The others stop nobody.
+**A source waits** for the versions whose output some sink takes. For another one it waits only when too
+much waits for that one already: who upgrades the run lets go of such a version long before.
 """
 
 from __future__ import annotations
@@ -68,9 +69,10 @@ class SharedSources:
                 self.forgotten[source] = gone
                 self._intake.forget(source, gone)
 
-    def make_room(self, counted: Iterable[Edition]) -> None:
-        """A source waits for these versions."""
-        crowded = {source for each in counted for source in each.crowded}
+    def make_room(self, taken: Iterable[Edition], others: Iterable[Edition]) -> None:
+        """A source waits for the versions that sinks take; for the others only if too much waits already."""
+        crowded = {source for each in taken for source in each.crowded}
+        crowded |= {source for each in others for source in each.overfull}
         for source, before in self._room.items():
             room = source not in crowded
             if room != before:

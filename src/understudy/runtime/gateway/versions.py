@@ -200,7 +200,7 @@ class Versions:
             "delivered_through": self.delivered_through,
             "members": [] if leading is None else leading.members,
             "controller": None if leading is None else leading.failure,
-            "candidate": others[0].status_beside(first, self._turning) if others else None,
+            "candidate": others[-1].status_beside(first, self._turning) if others else None,
         }
 
     # --- input -------------------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ class Versions:
         self._sources.let_go(self._editions.values())
 
     def _make_room(self) -> None:
-        """A source waits for the versions that some sink takes."""
         taken = [each for each in self._editions.values() if self._turning.takes(each.version)]
-        self._sources.make_room(taken or [self._first])
+        taken = taken or [self._first]
+        self._sources.make_room(taken, [each for each in self._editions.values() if each not in taken])
 
     # --- output ------------------------------------------------------------------------------------------
 
@@ -289,6 +289,7 @@ class Versions:
         # It waits for ZooKeeper, which may be away.
         threading.Thread(target=edition.leave, name=f"leaving {version}", daemon=True).start()
         self._let_go()
+        self._make_room()
 
     def _pin(self, candidate: Candidate) -> Edition:
         """A version whose saved states, which it does not have yet, need all that the log holds now."""
@@ -329,7 +330,7 @@ class Versions:
             self._outside.fail(error)
         else:
             log.error("version %d of the flow: %s", edition.version, error)
-            edition.trouble = str(error)
+            edition.failure = str(error)
 
     def _boundary(
         self,

@@ -19,6 +19,8 @@ from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.members import Member
 from understudy.runtime.coordination.reports import written
+from understudy.runtime.coordination.server import READY_TIMEOUT_S
+from understudy.runtime.coordination.session import CONNECT_TIMEOUT_S
 from understudy.runtime.gateway.leading import FACT
 from understudy.runtime.node.copies import Copies
 from understudy.runtime.node.java_watch import JavaWatch
@@ -68,8 +70,11 @@ class Node:
             stderr=settings.log_file(f"{name}.jvm"),
             jvm_options=LIGHT_COMPILER if settings.light_compiler else (),
         )
-        # A ZooKeeper of the run's own is started beside its nodes.
-        self._coordination = Coordination(settings.zookeeper, settings.coordinates)
+        # A ZooKeeper of the run's own is started beside its nodes, and may take as long as it may take.
+        patience_s = READY_TIMEOUT_S if settings.own_zookeeper else CONNECT_TIMEOUT_S
+        self._coordination = Coordination(
+            settings.zookeeper, settings.coordinates, connect_timeout_s=patience_s
+        )
         #: Another version of the flow runs meanwhile.
         self._beside = RunSettings.load(settings.folder).version != settings.version
         warm_s = warm_up(

@@ -305,6 +305,11 @@ class Shelf:
         self.delete_snapshots(self.names())
         self.delete(SET_ASIDE, self._set_aside_snapshots())
 
+    def drop_objects(self) -> None:
+        """Delete every object, also those set aside. For a shelf on which no version has a snapshot."""
+        for folder in (OBJECTS, SET_ASIDE):
+            self.delete(folder, [entry.name for entry in self._files(folder)])
+
     def set_aside_snapshot(self, name: SnapshotName) -> None:
         """Move a damaged manifest out of the way."""
         self._set_aside(self.snapshots, str(name), set_aside_name(name, self.version))

@@ -18,7 +18,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,11 +183,28 @@ class SnapshotStore:
         """Delete the snapshots of a version, of every partition. What is gone already is no trouble.
 
         Only manifests are deleted. Objects that no other version names go with the next save of their
-        partition, once they are older than `cleaning.GRACE_S`.
+        partition, once they are older than `cleaning.GRACE_S`. Of a partition that no version saves any more
+        they stay until `keep_only` deletes them.
         """
         require(version >= 1, f"versions of a flow count from 1, so there is no version {version}")
         for partition in self.partitions():
             self._shelf(partition, version).drop()
+
+    def keep_only(self, segments: Collection[str], through_version: int) -> None:
+        """Delete all that was saved of partitions of other segments: the flow does not have them any more.
+
+        Else one that comes back under its name would begin with a state that its producers know nothing of.
+        What a version after `through_version` has snapshots of stays: it is being begun.
+        """
+        for partition in self.partitions():
+            versions = self._shelf(partition, self._version).versions()
+            shelves = [self._shelf(partition, version) for version in versions]
+            begins = any(shelf.version > through_version and shelf.names() for shelf in shelves)
+            if partition.name in segments or begins:
+                continue
+            for shelf in shelves:
+                shelf.drop()
+            self._shelf(partition, self._version).drop_objects()
 
     def partitions(self) -> list[Partition]:
         """The partitions that the store has a folder of, by whichever version."""
