@@ -140,7 +140,7 @@ def test_a_store_that_does_not_answer_does_not_keep_a_run_from_going_on(
     run.reach("catching up")
     live_on(run, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(module.SnapshotStore, "open", silent)
+        patched.setattr(module, "store_of", silent)
         assert drop_unfinished(RunSettings.load(run.folder)) == TAKEN_BACK
     assert drop_unfinished(RunSettings.load(run.folder)) is None
     assert not begins(run, OF_THE_SECOND), "what was left is removed the next time"
@@ -195,7 +195,7 @@ def test_logs_of_the_last_version_and_of_this_one_stay(run: Upgraded) -> None:
 def test_a_run_that_saves_nothing_has_no_store_to_look_into(
     run: Upgraded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.SnapshotStore, "open", lambda *_, **__: pytest.fail("nothing is saved"))
+    monkeypatch.setattr(module, "store_of", lambda *_, **__: pytest.fail("nothing is saved"))
     drop_states(RunSettings(**{**vars(run.fleet.settings), "snapshot_every_ms": 0, "versions_tried": 2}))
     drop_states(run.fleet.settings)
     run.look(ALONE)
@@ -302,7 +302,7 @@ def test_a_store_that_does_not_answer_does_not_keep_an_upgrade_from_its_end(
     def silent(*_: object, **__: object) -> None:
         raise EnvironmentFailed("The store does not answer.")
 
-    monkeypatch.setattr(module.SnapshotStore, "open", silent)
+    monkeypatch.setattr(module, "store_of", silent)
     run.reach("finishing")
     run.look(DONE)
     run.fleet.nodes_ended()

@@ -13,7 +13,7 @@ from understudy.cli.picture import plural, span
 from understudy.cli.stored import copies_in, is_saved, savers_in
 from understudy.cli.view import RunView
 from understudy.runtime.local import LocalRun
-from understudy.runtime.node.saving import store_of
+from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.saving.store import SnapshotStore
 from understudy.runtime.settings import RunSettings
 

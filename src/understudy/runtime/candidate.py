@@ -23,22 +23,17 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from understudy.core.errors import BrokenInvariant
-from understudy.flow.errors import EnvironmentFailed, FlowError
-from understudy.runtime.durable import sync, write_whole
+from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.durable import sync, write_whole, written
 from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.settings import FILE as RUN_FILE
-from understudy.runtime.settings import FORMAT, RunSettings
+from understudy.runtime.settings import FORMAT, UNREADABLE, RunSettings
 
 log = logging.getLogger(__name__)
 
 FILE = "candidate.json"
 #: How often both files are read anew because one of them was replaced meanwhile.
 _ROUNDS_MAX = 10
-_UNREADABLE = (
-    *(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError),
-    *(FlowError, BrokenInvariant),
-)
 
 
 @dataclass(frozen=True)
@@ -60,12 +55,9 @@ class Candidate:
             "dataflow": self.dataflow.to_json(),
             "settings": self.settings.to_json(),
         }
-        try:
-            write_whole(_file(self.settings.path), json.dumps(values, indent=2) + "\n")
-        except OSError as problem:
-            raise EnvironmentFailed(
-                f"{_file(self.settings.path)} cannot be written: {problem}. Free or repair the disk."
-            ) from problem
+        file = _file(self.settings.path)
+        with written(file):
+            write_whole(file, json.dumps(values, indent=2) + "\n")
 
 
 def candidate_in(folder: Path) -> Candidate | None:
@@ -82,7 +74,7 @@ def candidate_in(folder: Path) -> Candidate | None:
         return Candidate(settings, Dataflow.from_json(values["dataflow"]), bool(values["live"]))
     except FileNotFoundError:
         return None
-    except _UNREADABLE as problem:
+    except UNREADABLE as problem:
         raise EnvironmentFailed(f"{file} cannot be read: {problem}") from problem
 
 

@@ -33,6 +33,15 @@ def make_path(folder: Path) -> None:
         sync(folder.parent)
 
 
+@contextmanager
+def written(file: Path) -> Iterator[None]:
+    """Trouble in here, where a file is written, is the environment's."""
+    try:
+        yield
+    except OSError as problem:
+        raise EnvironmentFailed(f"{file} cannot be written: {problem}. Free or repair the disk.") from problem
+
+
 def write_whole(file: Path, text: str) -> None:
     """Write a file that is there whole or as it was before, also after a loss of power. Raises `OSError`."""
     half = file.with_suffix(".half")

@@ -28,7 +28,7 @@ from understudy.runtime.candidate import candidate_in, remove_candidate
 from understudy.runtime.pinning import pinned_shape, unpin
 from understudy.runtime.process import failure_file, ready_file, seated_file
 from understudy.runtime.pulse import pulse_file
-from understudy.runtime.saving.store import SnapshotStore
+from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.settings import VERSIONS, RunSettings
 from understudy.runtime.upgrade_files import FOLDER
 
@@ -76,7 +76,7 @@ def drop_states(settings: RunSettings) -> None:
     if not settings.saves or (segments is None and settings.versions_tried == 1):
         return
     try:
-        store = SnapshotStore.open(settings.store_url, settings.run, version=settings.version)
+        store = store_of(settings)
         for version in sorted(store.versions()):
             # A later one is being begun.
             if version <= settings.versions_tried and version != settings.version:

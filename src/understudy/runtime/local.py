@@ -28,13 +28,14 @@ from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.loading import load
 from understudy.runtime.children import Child, Setback, end_all, retry_pause_s, started
 from understudy.runtime.coordination.server import ZooKeeperServer
+from understudy.runtime.durable import written
 from understudy.runtime.folder_lock import FolderLock, lock_of_run, locks_of_outputs
 from understudy.runtime.going_on import next_incarnation
 from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.process import finished_file, ready_file
 from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.pulse import Pulse, keep_beating, pulse_file
-from understudy.runtime.settings import RunSettings, node_names
+from understudy.runtime.settings import FILE, RunSettings, node_names
 from understudy.runtime.starting import HELD_BACK_S_MAX, start_order
 from understudy.runtime.status import RunStatus
 from understudy.runtime.upgrading import Upgrading
@@ -285,12 +286,8 @@ class LocalRun:
         """These are the run's settings from now on. Raises `EnvironmentFailed` if they cannot be written, or
         if they were, and may not outlive a loss of power.
         """
-        try:
+        with written(settings.path / FILE):
             settings.save()
-        except OSError as problem:
-            raise EnvironmentFailed(
-                f"The settings in {settings.path} cannot be written: {problem}. Free or repair the disk."
-            ) from problem
         self.settings = settings
 
     def save_and_hold(self) -> bool:

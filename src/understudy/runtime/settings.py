@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from understudy.core.errors import BrokenInvariant
 from understudy.core.host.limits import Limits
 from understudy.flow.errors import EnvironmentFailed, FlowError
 from understudy.flow.policy import POLICIES, Policy
@@ -20,8 +21,11 @@ VERSIONS = "versions"
 FORMAT = 5
 #: More views than a run of one generation ever has.
 EPOCHS_MAX = 1_000_000
-#: What reading a file that is no run's settings may raise.
-_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, FlowError)
+#: What reading a file of the run's folder raises if it is gone, damaged, or of other contents.
+UNREADABLE = (
+    *(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError),
+    *(FlowError, BrokenInvariant),
+)
 
 
 def node_names(count: int, first: int = 1) -> list[str]:
@@ -163,7 +167,7 @@ class RunSettings:
             return cls.from_json(values)
         except FileNotFoundError:
             raise EnvironmentFailed(f"There is no run in {folder}: {file} is missing.") from None
-        except _UNREADABLE as problem:
+        except UNREADABLE as problem:
             raise EnvironmentFailed(f"{file} cannot be read: {problem}") from None
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.durable import write_whole
+from understudy.runtime.durable import write_whole, written
 from understudy.runtime.pinning import is_code, is_pinned, pinned_code
 from understudy.runtime.settings import RunSettings
 
@@ -23,10 +22,8 @@ FILE = "untaken.json"
 def begin_untaken(settings: RunSettings) -> None:
     """This version is about to begin beside the run's own. Raises `EnvironmentFailed` if the disk is full."""
     file = _file(settings)
-    try:
+    with written(file):
         write_whole(file, json.dumps({"version": settings.version, "code": pinned_code(settings)}) + "\n")
-    except OSError as problem:
-        raise EnvironmentFailed(f"{file} cannot be written: {problem}. Free or repair the disk.") from problem
 
 
 def untaken_version(former: RunSettings, flow_path: str | Path) -> int | None:

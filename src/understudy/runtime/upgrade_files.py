@@ -15,22 +15,17 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from understudy.core.errors import BrokenInvariant
-from understudy.flow.errors import EnvironmentFailed, FlowError
+from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.candidate import candidate_in
-from understudy.runtime.durable import write_whole
+from understudy.runtime.durable import write_whole, written
 from understudy.runtime.partitioning import Dataflow
-from understudy.runtime.settings import RunSettings
+from understudy.runtime.settings import UNREADABLE, RunSettings
 
 log = logging.getLogger(__name__)
 
 FOLDER = "upgrade"
 REQUEST, PROGRESS, CANCELLED = "request.json", "progress.json", "cancelled"
 DONE, TAKEN_BACK = "done", "taken back"
-_UNREADABLE = (
-    *(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError),
-    *(FlowError, BrokenInvariant),
-)
 
 
 @dataclass(frozen=True)
@@ -56,17 +51,15 @@ class Request:
             "bucket_us": self.bucket_us,
         }
         try:
-            folder.mkdir(exist_ok=True)
-            for old in (PROGRESS, CANCELLED):
-                (folder / old).unlink(missing_ok=True)
-            write_whole(folder / REQUEST, json.dumps(values, indent=2) + "\n")
-        except OSError as problem:
+            with written(folder / REQUEST):
+                folder.mkdir(exist_ok=True)
+                for old in (PROGRESS, CANCELLED):
+                    (folder / old).unlink(missing_ok=True)
+                write_whole(folder / REQUEST, json.dumps(values, indent=2) + "\n")
+        except EnvironmentFailed as problem:
             # It may be there all the same.
             remove_request(self.settings.path)
-            raise EnvironmentFailed(
-                f"The upgrade cannot be asked for: {folder / REQUEST} cannot be written: {problem}. "
-                "Free or repair the disk."
-            ) from problem
+            raise EnvironmentFailed(f"The upgrade cannot be asked for: {problem}") from problem
 
     def is_for(self, settings: RunSettings) -> bool:
         """Whether it was made for a run with these settings, of which it changes the version alone."""
@@ -85,7 +78,7 @@ def request_in(folder: Path) -> Request | None:
         return Request(RunSettings.from_json(values["settings"]), dataflow, *times)
     except FileNotFoundError:
         return None
-    except _UNREADABLE as problem:
+    except UNREADABLE as problem:
         log.warning("%s is no request for an upgrade: %s", file, problem)
         remove_request(folder)
         return None

@@ -20,8 +20,8 @@ from understudy.engine.storing import Digests, seal_snapshot
 from understudy.flow.policy import policy_named
 from understudy.runtime.gateway.edition import Edition
 from understudy.runtime.gateway.opening import ADOPTED, begin_candidate
-from understudy.runtime.node.saving import store_of
 from understudy.runtime.partitioning import Dataflow
+from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.saving.store import SnapshotStore
 from understudy.runtime.settings import RunSettings
 

@@ -16,7 +16,7 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.durable import leave_mark, make_folder
 from understudy.runtime.gateway.edition import Edition
 from understudy.runtime.gateway.leading import Leading
-from understudy.runtime.node.saving import store_of
+from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.settings import RunSettings
 
 log = logging.getLogger(__name__)

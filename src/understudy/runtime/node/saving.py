@@ -22,6 +22,7 @@ from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Copy, Partition
 from understudy.engine.interface import Snapshot
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.saving.restoring import Restored
 from understudy.runtime.saving.store import SnapshotStore
 from understudy.runtime.settings import RunSettings
@@ -50,13 +51,6 @@ class SavingStats:
     why: str = ""
     #: What was wrong with newer snapshots when a copy began again.
     passed_over: tuple[str, ...] = ()
-
-
-def store_of(settings: RunSettings) -> SnapshotStore:
-    """The store of one version of a run."""
-    return SnapshotStore.open(
-        settings.store_url, settings.run, keep=settings.snapshots_kept, version=settings.version
-    )
 
 
 def saving_for(settings: RunSettings) -> Saving | None:
