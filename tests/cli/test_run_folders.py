@@ -5,6 +5,7 @@ everything as it was.
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,13 @@ import pytest
 from folders_kit import FLOW, contents, refused
 
 from understudy.cli import run as module
+from understudy.core.shape.partition import Partition
 from understudy.runtime.folder_lock import FolderLock, lock_of_run
 from understudy.runtime.process import begun_file, finished_file, seated_file
+from understudy.runtime.saving import claim
+from understudy.runtime.saving.claim import Claim
+from understudy.runtime.saving.needed import Needed
+from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.settings import RunSettings
 
 # --- it goes on ---------------------------------------------------------------------------------------------
@@ -63,6 +69,47 @@ def test_a_folder_without_settings_is_that_of_a_new_run(
     (here / "run" / "logs").mkdir(parents=True)
     (here / "run" / "lock").touch()
     assert started().generation == 1
+
+
+def test_no_two_runs_save_under_one_name_whatever_their_folders_are_called(
+    here: Path, started: Callable[..., RunSettings]
+) -> None:
+    """A folder that was deleted and made anew, or that another machine has, too."""
+    names = set()
+    for _ in range(3):
+        begun = started("--store", str(here / "store"))
+        names.add(begun.saved_as)
+        begun.save()
+        assert started().saved_as == begun.saved_as, "it goes on where its state is"
+        shutil.rmtree(begun.path)
+    assert len(names) == 3
+    assert all(name.startswith("run-") for name in names)
+
+
+def test_a_run_does_not_go_on_with_a_store_that_has_lost_its_state(
+    former: RunSettings, started: Callable[..., RunSettings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its disk is not mounted, say. It would begin with nothing, and wait for what the log has let go of."""
+    Needed(former.version_path).note(Partition("copy"))
+    before = contents(former.path)
+    assert refused() == 3
+    assert "holds no state of copy/0, although this run has saved it there" in capsys.readouterr().err
+    assert contents(former.path) == before
+
+
+def test_a_run_that_lives_elsewhere_with_the_same_state_is_not_begun_again(
+    former: RunSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(claim, "BEAT_S", 0.05)
+    monkeypatch.setattr(claim, "_POLL_S", 0.2)
+    before = contents(former.path)
+    other = Claim(store_of(former), Path("/copied"))
+    other.take(print)
+    other.keep()
+    assert refused() == 2
+    assert "This run is still running, in /copied on " in capsys.readouterr().err
+    other.release()
+    assert contents(former.path) == before
 
 
 def test_the_folder_is_free_again_after_a_start_that_failed(

@@ -6,6 +6,7 @@ here, before anything starts.
 
 from __future__ import annotations
 
+import secrets
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,7 @@ def chosen_settings(
         gateway_port=arguments.port or 0,
         heap_mb=arguments.heap or RunSettings.heap_mb,
         history=not arguments.no_history,
+        saved_as=f"{folder.name}-{secrets.token_hex(4)}",
     )
     return _saving(arguments, settings)
 

@@ -24,7 +24,7 @@ from understudy.cli.folders import (
 from understudy.cli.interruption import Interrupted, Interruption
 from understudy.cli.picture import figures, node_lines
 from understudy.cli.policies import titled
-from understudy.cli.saved import SavedNews, goes_on_from, open_store, save_last
+from understudy.cli.saved import SavedNews, claimed, goes_on_from, open_store, save_last
 from understudy.cli.view import RunView, view_for
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
@@ -39,6 +39,7 @@ from understudy.runtime.leftovers import drop_unfinished
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process import leave_failure
 from understudy.runtime.process_tree import end_descendants
+from understudy.runtime.saving.claim import Claim
 from understudy.runtime.settings import FILE, RunSettings
 
 LOST = 1
@@ -71,8 +72,13 @@ def _executed(
     require_inputs(flow)
 
     def local_run() -> LocalRun:
-        new_code = arguments.new_code
-        return _local_run(_prepared(flow, settings, former, lock, view, new_code=new_code), lock, view)
+        again, claim = _prepared(flow, settings, former, lock, view, new_code=arguments.new_code)
+        try:
+            return _local_run(again, lock, claim, view)
+        except BaseException:
+            if claim is not None:
+                claim.release()
+            raise
 
     title = f"{flow.name}, policy {titled(settings.policy.name, settings.policy.replicas)}"
     with Interruption() as interruption, view_for(title, plain=arguments.plain) as view:
@@ -92,13 +98,15 @@ def _executed(
     return code
 
 
-def _local_run(settings: RunSettings, lock: FolderLock, view: RunView) -> LocalRun:
+def _local_run(settings: RunSettings, lock: FolderLock, claim: Claim | None, view: RunView) -> LocalRun:
     """The run, not started yet. A ZooKeeper of its own begins to start."""
     nodes, standby = settings.nodes, settings.standby
     if settings.zookeeper:
-        return LocalRun(settings, nodes=nodes, standby=standby, respawn=True, lock=lock)
+        return LocalRun(settings, nodes=nodes, standby=standby, respawn=True, lock=lock, claim=claim)
     view.say("starting ZooKeeper")
-    return LocalRun.on_own_zookeeper(settings, nodes=nodes, standby=standby, respawn=True, lock=lock)
+    return LocalRun.on_own_zookeeper(
+        settings, nodes=nodes, standby=standby, respawn=True, lock=lock, claim=claim
+    )
 
 
 def _prepared(
@@ -109,8 +117,8 @@ def _prepared(
     view: RunView,
     *,
     new_code: bool,
-) -> RunSettings:
-    """The settings to start with, and the folder for them, held by the lock.
+) -> tuple[RunSettings, Claim | None]:
+    """The settings to start with, and the folder for them, held by the lock; and the claim on its store.
 
     What speaks against the run is said before anything is changed: a new run leaves no folder behind then,
     and one that was to go on is as it was.
@@ -125,13 +133,17 @@ def _prepared(
     is_new = not settings.path.exists()
     make(settings.path)
     lock.take()
+    claim: Claim | None = None
     try:
         store = open_store(settings)
+        claim = claimed(store, settings, view.say)
         if former is not None:
             view.say(goes_on_from(store))
             for sentence in go_on_with(flow, former, settings, new_code=new_code):
                 view.say(sentence)
     except BaseException:
+        if claim is not None:
+            claim.release()
         if is_new:
             shutil.rmtree(settings.path, ignore_errors=True)
         raise
@@ -140,7 +152,7 @@ def _prepared(
         if unfinished is not None:
             view.say(unfinished)
         drop_marks(former)
-    return again
+    return again, claim
 
 
 def _require_departed(former: RunSettings, zookeeper: str, view: RunView) -> None:

@@ -5,6 +5,7 @@ when nothing is saved, and the last snapshots before a stop.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,8 @@ from understudy.cli.picture import plural, span
 from understudy.cli.stored import copies_in, is_saved, savers_in
 from understudy.cli.view import RunView
 from understudy.runtime.local import LocalRun
+from understudy.runtime.saving.claim import Claim
+from understudy.runtime.saving.needed import Needed, require_states
 from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.saving.store import SnapshotStore
 from understudy.runtime.settings import RunSettings
@@ -30,6 +33,21 @@ def open_store(settings: RunSettings) -> SnapshotStore | None:
     store = store_of(settings)
     store.probe()
     return store
+
+
+def claimed(store: SnapshotStore | None, settings: RunSettings, say: Callable[[str], None]) -> Claim | None:
+    """The store, for this start of the run alone; it must hold what the run cannot go on without."""
+    if store is None:
+        return None
+    claim = Claim(store, settings.path)
+    claim.take(say)
+    try:
+        require_states(store, Needed(settings.version_path))
+    except BaseException:
+        claim.release()
+        raise
+    claim.keep()
+    return claim
 
 
 def goes_on_from(store: SnapshotStore | None) -> str:

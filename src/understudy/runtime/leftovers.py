@@ -28,6 +28,7 @@ from understudy.runtime.candidate import candidate_in, remove_candidate
 from understudy.runtime.pinning import pinned_shape, unpin
 from understudy.runtime.process import failure_file, ready_file, seated_file
 from understudy.runtime.pulse import pulse_file
+from understudy.runtime.saving.needed import Needed
 from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.settings import VERSIONS, RunSettings
 from understudy.runtime.upgrade_files import FOLDER
@@ -66,6 +67,7 @@ def drop_code(settings: RunSettings, through: float = math.inf) -> None:
         with suppress(OSError):
             unpin(first)
             seated_file(first.version_path).unlink(missing_ok=True)
+            Needed(first.version_path).drop()
 
 
 def drop_states(settings: RunSettings) -> None:
@@ -82,6 +84,7 @@ def drop_states(settings: RunSettings) -> None:
             if version <= settings.versions_tried and version != settings.version:
                 store.drop_version(version)
         if segments is not None:
+            Needed(settings.version_path).keep_only(segments)
             store.keep_only(segments, settings.versions_tried)
     except (EnvironmentFailed, UserError) as problem:
         log.warning("snapshots of versions that are over stay until the next upgrade, or start: %s", problem)

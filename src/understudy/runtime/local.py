@@ -35,6 +35,7 @@ from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.process import finished_file, ready_file
 from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.pulse import Pulse, keep_beating, pulse_file
+from understudy.runtime.saving.claim import Claim
 from understudy.runtime.settings import FILE, RunSettings, node_names
 from understudy.runtime.starting import HELD_BACK_S_MAX, start_order
 from understudy.runtime.status import RunStatus
@@ -64,8 +65,10 @@ class LocalRun:
         respawn: bool = False,
         zookeeper: ZooKeeperServer | None = None,
         lock: FolderLock | None = None,
+        claim: Claim | None = None,
     ) -> None:
         self._folder_lock = lock or lock_of_run(settings.path)
+        self._claim = claim
         self._output_locks: list[FolderLock] = []
         self.settings = suited(replace(settings, standby=standby), nodes + standby)
         #: So many nodes must have been ready before there is something to lose.
@@ -102,6 +105,7 @@ class LocalRun:
         standby: int = 0,
         respawn: bool = False,
         lock: FolderLock | None = None,
+        claim: Claim | None = None,
     ) -> LocalRun:
         """A run with a ZooKeeper of its own, in the run's folder. It begins to start here."""
         lock = lock or lock_of_run(settings.path)
@@ -111,7 +115,15 @@ class LocalRun:
         try:
             server.begin()
             settings = replace(settings, zookeeper=server.address, own_zookeeper=True)
-            return cls(settings, nodes=nodes, standby=standby, respawn=respawn, zookeeper=server, lock=lock)
+            return cls(
+                settings,
+                nodes=nodes,
+                standby=standby,
+                respawn=respawn,
+                zookeeper=server,
+                lock=lock,
+                claim=claim,
+            )
         except BaseException:
             server.stop()
             lock.release()
@@ -170,6 +182,8 @@ class LocalRun:
         """Start again what died and should not have; raise what a process says is wrong."""
         if self._ending.is_set():
             return
+        if self._claim is not None and self._claim.lost:
+            raise EnvironmentFailed(f"{self._claim.lost}. This one ends; what it has taken in is in its log.")
         if self.zookeeper is not None:
             self._look_after(self.zookeeper)
         if time.monotonic() >= self._held_back_until:
@@ -308,6 +322,8 @@ class LocalRun:
         if self.zookeeper is not None:
             self.zookeeper.stop()
         sweep()
+        if self._claim is not None:
+            self._claim.release()
         for lock in (*self._output_locks, self._folder_lock):
             lock.release()
 

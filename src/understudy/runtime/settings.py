@@ -67,6 +67,8 @@ class RunSettings:
     snapshot_every_ms: int = 10_000
     #: Where it is saved: a folder or a URL of a file system; nothing: in the run's folder.
     store: str = ""
+    #: The name under which it is saved there. No other run has it, even if its folder has that name.
+    saved_as: str = ""
     #: How many snapshots of each partition are kept.
     snapshots_kept: int = 2
     #: How often this run was begun or gone on with. Views of a later one have greater epochs.

@@ -19,6 +19,7 @@ from understudy.core.shape.partition import Copy, Partition
 from understudy.flow.errors import EnvironmentFailed
 from understudy.history.records import InstalledRecord
 from understudy.runtime.node.saving import Saving
+from understudy.runtime.saving.needed import Needed
 from understudy.runtime.saving.restoring import Restored
 from understudy.runtime.saving.store import SnapshotStore
 
@@ -26,7 +27,7 @@ from understudy.runtime.saving.store import SnapshotStore
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
-    made.saving = Saving(SnapshotStore.open(str(tmp_path / "store"), "run", keep=1))
+    made.saving = Saving(SnapshotStore.open(str(tmp_path / "store"), "run", keep=1), Needed(tmp_path))
     yield made
     for leaving in [copy.end() for copy in made.copies]:
         leaving.join(WAIT_S)

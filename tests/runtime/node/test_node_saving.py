@@ -20,6 +20,7 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.policy import policy_named
 from understudy.runtime.node import saving as module
 from understudy.runtime.node.saving import SAVES_MAX, Saving, SavingStats, saving_for
+from understudy.runtime.saving.needed import Needed
 from understudy.runtime.saving.restoring import Restored
 from understudy.runtime.saving.store import Saved, SnapshotStore
 from understudy.runtime.settings import RunSettings
@@ -47,6 +48,26 @@ class FakeStore:
     def restore(self, _partition: Partition, _into: Path) -> Any:
         return self._next()
 
+    @property
+    def shown(self) -> str:
+        return "/store/run"
+
+
+class Marks:
+    """In the place of `Needed`."""
+
+    def __init__(self) -> None:
+        self.noted: list[Partition] = []
+        self.trouble: Exception | None = None
+
+    def note(self, partition: Partition) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.noted.append(partition)
+
+    def has(self, partition: Partition) -> bool:
+        return partition in self.noted
+
 
 def saved(through: int, *, floor: int = 0) -> Saved:
     return Saved(through, floor, kept=2, bytes_written=10, files_written=1, size_bytes=50, seconds=0.1)
@@ -54,7 +75,7 @@ def saved(through: int, *, floor: int = 0) -> Saved:
 
 def saving_in(*answers: object) -> tuple[Saving, FakeStore]:
     store = FakeStore(*answers)
-    return Saving(store), store  # type: ignore[arg-type]
+    return Saving(store, Marks()), store  # type: ignore[arg-type]
 
 
 class Told:
@@ -85,17 +106,45 @@ def test_a_saved_state_comes_back_from_a_real_store(tmp_path: Path) -> None:
     engine = SmallEngine(tmp_path / "engine", (SINK,))
     engine.start()
     engine.seen, engine.through = 5, 7
-    saving = Saving(SnapshotStore.open(str(tmp_path / "store"), "run"))
+    saving = Saving(SnapshotStore.open(str(tmp_path / "store"), "run"), Needed(tmp_path))
     told = Told()
     told.save(saving, snapshot=engine.snapshot(tmp_path / "snapshot"))
     assert (told.failures, saving.stats(COPY.partition).through) == ([], 7)
     assert saving.stats(COPY.partition).size_bytes > 0
-    other = Saving(SnapshotStore.open(str(tmp_path / "store"), "run"))
+    other = Saving(SnapshotStore.open(str(tmp_path / "store"), "run"), Needed(tmp_path))
     restored = other.restored(Copy(COPY.partition, 1), tmp_path / "into", threading.Event())
     assert restored is not None
     assert (restored.state, restored.passed_over) == (state_of(1, 7), ())
     assert (restored.snapshot.directory / "state" / "seen").read_text() == "5"
     assert other.stats(COPY.partition).through == 7
+
+
+def test_that_a_state_is_needed_is_on_disk_before_producers_let_go_of_what_it_holds() -> None:
+    saving, _ = saving_in(saved(3, floor=NOTHING), saved(5, floor=3))
+    marks: Any = saving._needed
+    told = Told()
+    told.save(saving)
+    assert marks.noted == [], "nothing was let go of"
+    marks.trouble = EnvironmentFailed("the disk is full")
+    told.save(saving)
+    assert (told.floors, told.failures) == ([NOTHING], ["the disk is full"])
+    marks.trouble = None
+    told.save(saving)
+    assert (told.floors, marks.noted) == ([NOTHING, 3], [COPY.partition])
+
+
+def test_a_copy_whose_state_is_needed_waits_for_a_store_that_has_none(tmp_path: Path) -> None:
+    """An emptied store, or another disk: to begin with nothing would be to wait for what is gone, in vain."""
+    saving, store = saving_in(None)
+    assert saving.restored(COPY, tmp_path, threading.Event()) is None, "nothing was ever let go of"
+    saving._needed.note(COPY.partition)
+    over = threading.Event()
+    store.during = lambda: over.set() if store.asked == 3 else None
+    assert saving.restored(COPY, tmp_path, over) is None
+    assert store.asked == 3
+    assert saving.stats(COPY.partition).why.startswith(
+        f"{COPY} waits for its saved state: The store of snapshots /store/run holds no state of "
+    )
 
 
 def test_a_copy_hears_the_floor_that_the_store_names() -> None:

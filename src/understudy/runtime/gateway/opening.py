@@ -11,11 +11,13 @@ import logging
 from collections.abc import Callable
 
 from understudy.core.bucket import NOTHING
+from understudy.core.shape.partition import Partition
 from understudy.core.view.view import View
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.durable import leave_mark, make_folder
 from understudy.runtime.gateway.edition import Edition
 from understudy.runtime.gateway.leading import Leading
+from understudy.runtime.saving.needed import Needed
 from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.settings import RunSettings
 
@@ -87,6 +89,7 @@ def adopt_states(edition: Edition, before: RunSettings) -> None:
     # copies of a partition must begin with the same one, and no consumer with one from before its producers'.
     store.drop_version(settings.version)
     known = set(store.partitions())
+    adopted: list[Partition] = []
     for partition in topology.partitions:
         if edition.over.is_set():
             break
@@ -100,6 +103,8 @@ def adopt_states(edition: Edition, before: RunSettings) -> None:
                     f"{', '.join(gone)} does not go back to its beginning: version {settings.version} would "
                     f"lack what came before."
                 )
+        else:
+            adopted.append(partition)
         through = "nothing" if listed is None else f"bucket {listed.through}"
         log.info("version %d of %s begins with %s", settings.version, partition, through)
     if edition.over.is_set():
@@ -107,4 +112,6 @@ def adopt_states(edition: Edition, before: RunSettings) -> None:
         store.drop_version(settings.version)
         return
     make_folder(settings.version_path)
+    for partition in adopted:
+        Needed(settings.version_path).note(partition)
     leave_mark(mark)

@@ -17,11 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from understudy.core.bucket import BucketId
+from understudy.core.bucket import NOTHING, BucketId
 from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Copy, Partition
 from understudy.engine.interface import Snapshot
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.saving.needed import Needed, lost
 from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.saving.restoring import Restored
 from understudy.runtime.saving.store import SnapshotStore
@@ -57,14 +58,15 @@ def saving_for(settings: RunSettings) -> Saving | None:
     """The dealings of one node with the run's store; None if the run saves nothing."""
     if not settings.saves:
         return None
-    return Saving(store_of(settings))
+    return Saving(store_of(settings), Needed(settings.version_path))
 
 
 class Saving:
     """The store, as the copies of one node use it. Methods may be called from any thread."""
 
-    def __init__(self, store: SnapshotStore) -> None:
+    def __init__(self, store: SnapshotStore, needed: Needed) -> None:
         self._store = store
+        self._needed = needed
         self._turns = threading.BoundedSemaphore(SAVES_MAX)
         self._lock = threading.Lock()
         self._stats: dict[Partition, SavingStats] = {}
@@ -90,6 +92,9 @@ class Saving:
         with self._turns:
             try:
                 saved = self._store.save(copy.partition, snapshot.directory, state)
+                if saved.floor > NOTHING:
+                    # Before producers let go of what came before.
+                    self._needed.note(copy.partition)
             except (EnvironmentFailed, OSError) as problem:
                 log.warning("the state of %s was not saved: %s", copy, problem)
                 since = self.stats(copy.partition).failing_since_s
@@ -118,6 +123,8 @@ class Saving:
         while not over.is_set():
             try:
                 restored = self._store.restore(copy.partition, into)
+                if restored is None and self._needed.has(copy.partition):
+                    raise lost(self._store, [copy.partition])
             except (EnvironmentFailed, OSError) as problem:
                 log.warning("%s waits for its saved state: %s", copy, problem)
                 self._note(copy.partition, why=f"{copy} waits for its saved state: {problem}")

@@ -1,5 +1,6 @@
 """The names that the store gives, below the root of its place:
 
+    <run>/claim.json                                       who works with it
     <run>/<partition>@<index>/objects/<digest>             contents: an engine's file, or a run of buckets
     <run>/<partition>@<index>/snapshots/<through>_<sequence>_<writer>.json    one snapshot each
     <run>/<partition>@<index>/snapshots@<version>/...      the same, from version 2 of the flow on

@@ -8,6 +8,7 @@ from understudy.runtime.settings import RunSettings
 
 def store_of(settings: RunSettings) -> SnapshotStore:
     """The store of one version of a run. Raises `UserError` or `EnvironmentFailed`, as `open_place` does."""
+    name = settings.saved_as or settings.run
     return SnapshotStore.open(
-        settings.store_url, settings.run, keep=settings.snapshots_kept, version=settings.version
+        settings.store_url, name, keep=settings.snapshots_kept, version=settings.version
     )

@@ -107,6 +107,49 @@ class SnapshotStore:
         """Where the store is, without keys and passwords."""
         return self._place.url
 
+    @property
+    def shown(self) -> str:
+        """The run's part of the store, as a user would name it."""
+        return self._place.path(self._run)
+
+    # --- small files of the run itself, beside the folders of its partitions --------------------------------
+
+    def read_note(self, name: str, silence_s: float | None = None) -> bytes | None:
+        """The contents of such a file; None if there is none. Raises `EnvironmentFailed`."""
+        path = f"{self._run}/{name}"
+        with failing(f"{self._place.path(path)} cannot be read"):
+            try:
+                return self._bounded.one(lambda tick: self._place.read(path, tick), silence_s=silence_s)
+            except FileNotFoundError:
+                return None
+
+    def write_note(self, name: str, contents: bytes) -> None:
+        """Write such a file, in place of one that has its name. Raises `EnvironmentFailed`."""
+        path = f"{self._run}/{name}"
+
+        def write(tick: Tick) -> None:
+            self._place.make_folder(self._run)
+            self._place.write(path, [contents], tick)
+
+        with failing(f"{self._place.path(path)} cannot be written"):
+            self._bounded.one(write)
+
+    def delete_note(self, name: str, silence_s: float | None = None) -> None:
+        """Delete such a file, if it is there. Raises `EnvironmentFailed`."""
+        path = f"{self._run}/{name}"
+        with failing(f"{self._place.path(path)} cannot be deleted"), contextlib.suppress(FileNotFoundError):
+            self._bounded.one(lambda _tick: self._place.delete(path), silence_s=silence_s)
+
+    def delete_half_notes(self) -> None:
+        """Delete what a loss of power has left of such files. Only for who alone writes them."""
+        with failing(f"{self.shown} cannot be tidied up"):
+            names = [entry.name for entry in self._bounded.one(lambda _tick: self._place.files(self._run))]
+        for name in names:
+            if name.startswith(UNFINISHED):
+                self.delete_note(name)
+
+    # --- snapshots ------------------------------------------------------------------------------------------
+
     def probe(self) -> None:
         """Raise `EnvironmentFailed`, in bounded time, unless the store can be written, read and deleted."""
         name = f"{self._run}/{UNFINISHED}probe-{uuid.uuid4().hex}"
@@ -170,6 +213,11 @@ class SnapshotStore:
     def listed(self, partition: Partition) -> list[Listed]:
         """The snapshots of a partition, newest first, without those whose manifest is damaged."""
         return [Listed.of(manifest) for manifest in self._saving(partition).shelf.manifests()]
+
+    def has_any(self, partition: Partition) -> bool:
+        """Whether this version has a snapshot of a partition, whole or not, or had one that was set aside."""
+        shelf = self._shelf(partition, self._version)
+        return bool(shelf.names()) or shelf.was_ever_used()
 
     def versions(self) -> set[int]:
         """The versions of the flow that have a snapshot of any partition, whole or not."""
