@@ -175,14 +175,15 @@ def soak(policy: str, minutes: float, rate: float, kill_every_s: float) -> dict[
         steady(trial)
     finally:
         run.stop()
-    check_history(folder)
-    verdict = compare_with_truth(folder)
-    say(f"{policy}: {verdict}")
-    restarts = _restarts(folder, trial, log_mb)
+    # First what was measured: what is judged below may end this.
     table = _table(samples, disk)
+    _draw(policy, samples, disk)
+    restarts = _restarts(folder, trial, log_mb)
     for restart in restarts:
         say(f"gateway killed: {restart}")
-    _draw(policy, samples, disk)
+    verdict = compare_with_truth(folder)
+    say(f"{policy}: {verdict}")
+    check_history(folder)
     remove(folder)
     return {
         "rate": rate,
