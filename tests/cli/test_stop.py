@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,13 @@ def test_a_run_is_stopped_by_the_process_that_started_it(
         "stopping run run",
         f"stopped; go on with: understudy run /flows/copy.py --folder {settings.folder}",
     ]
+
+
+def test_a_run_is_stopped_also_where_that_cannot_be_said(settings: RunSettings, launchers: Launchers) -> None:
+    launcher = launchers.start(settings, "sys.exit(143)")
+    with Path("/dev/full").open("w") as full, redirect_stdout(full):
+        assert main(["stop", settings.folder]) == 0
+    assert launcher.wait(10) == 143
 
 
 def test_a_run_that_is_not_running_is_not_stopped_and_no_stranger_is_signalled(

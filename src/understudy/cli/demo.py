@@ -13,6 +13,7 @@ import pyarrow as pa
 from understudy.cli.check import judged
 from understudy.cli.folders import fresh_folder, log_into, make
 from understudy.cli.interruption import Interrupted, Interruption
+from understudy.cli.output import output_may_fail
 from understudy.cli.policies import chosen_policy
 from understudy.cli.show import Show, Story
 from understudy.demo.figure import draw
@@ -46,6 +47,7 @@ flow = build(rows_per_s={rate!r}, rows={rows!r}, output={output!r})
 '''
 
 
+@output_may_fail()
 def execute(arguments: Namespace) -> int:
     began_s = time.monotonic()
     folder = fresh_folder(arguments.folder, "demo")

@@ -5,6 +5,8 @@ Spark. What a command raises decides how the command ends:
 
 - `UserError`, `EnvironmentFailed`: one message on standard error, no stack trace, the error's exit code.
 - Ctrl-C: 130, after the processes that it started have ended.
+- A reader that closes our output early: 0, in silence. Commands that others rely on go on without it
+  (`cli.output`).
 - Anything else is our bug and keeps its stack trace.
 """
 
@@ -16,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import TextIO
 
 from understudy.cli.parser import parser
 from understudy.flow.errors import EnvironmentFailed, UserError
@@ -28,12 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser().parse_args(arguments)
     try:
         code = import_module(f"understudy.cli.{parsed.command}").execute(parsed)
-        sys.stdout.flush()
+        _flush(sys.stdout)
     except (UserError, EnvironmentFailed) as problem:
-        print(f"understudy {parsed.command}: {_without_trace(str(problem))}", file=sys.stderr)
+        _complain(f"understudy {parsed.command}: {_without_trace(str(problem))}")
         return problem.exit_code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _complain("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has closed it. Python would complain again when it closes the stream.
@@ -49,9 +52,9 @@ def command() -> int:
     code = 1
 
     def leave() -> None:
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                _flush(stream)
         os._exit(code)
 
     # Registered first, so it comes last.
@@ -62,6 +65,18 @@ def command() -> int:
         code = ended.code if isinstance(ended.code, int) else 1
         raise
     return code
+
+
+def _flush(stream: TextIO | None) -> None:
+    """There is none if it was closed before this process began."""
+    if stream is not None:
+        stream.flush()
+
+
+def _complain(text: str) -> None:
+    """Say it on standard error. Where that cannot be written, the exit code says it alone."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def _without_trace(text: str) -> str:

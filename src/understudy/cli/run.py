@@ -22,6 +22,7 @@ from understudy.cli.folders import (
     require_inputs,
 )
 from understudy.cli.interruption import Interrupted, Interruption
+from understudy.cli.output import output_may_fail
 from understudy.cli.picture import figures, node_lines
 from understudy.cli.policies import titled
 from understudy.cli.saved import SavedNews, claimed, goes_on_from, open_store, save_last
@@ -49,6 +50,7 @@ _RATE_OVER_S = 3.0
 _AWAY_S = 3.0
 
 
+@output_may_fail()
 def execute(arguments: Namespace) -> int:
     flow = load(arguments.flow)
     folder = folder_for_run(arguments.folder, flow.name)

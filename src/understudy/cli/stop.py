@@ -11,6 +11,7 @@ import time
 from argparse import Namespace
 
 from understudy.cli.folders import run_in
+from understudy.cli.output import output_may_fail
 from understudy.cli.saved import LAST_SAVE_S
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.folder_lock import lock_of_run
@@ -20,6 +21,7 @@ _END_S = 20.0
 _POLL_S = 0.1
 
 
+@output_may_fail()
 def execute(arguments: Namespace) -> int:
     settings = run_in(arguments.folder)
     lock = lock_of_run(settings.path)

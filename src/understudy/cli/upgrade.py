@@ -16,6 +16,7 @@ from pathlib import Path
 from understudy.cli.folders import run_in
 from understudy.cli.interruption import Interruption
 from understudy.cli.main import INTERRUPTED
+from understudy.cli.output import output_may_fail
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load_with_files
@@ -43,6 +44,7 @@ _POLL_S = 0.2
 _LOCK = "upgrade.lock"
 
 
+@output_may_fail()
 def execute(arguments: Namespace) -> int:
     settings = run_in(arguments.folder)
     _require_running(settings)
