@@ -143,7 +143,7 @@ def test_a_filter_below_an_aggregation_is_for_the_rows_after_the_stop(
     assert expected not in (batch(spark, sums), batch(spark, new))
     require_equal(went_on(sums, new), expected, compared, keep)
     (change,) = fit_of(spark, sums, new).accepted
-    assert "windows, joins and keys that were open at the stop are of both" in change.sentence
+    assert "windows, joins and keys that are open in it are of both" in change.sentence
 
 
 def test_the_condition_of_an_inner_join_may_change_beside_its_times(

@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         r"keys window\(ts, 700 ms\), upper\(k\) and had",
     ),
     "dedup instead": (sums, deduplicated, "it has dropDuplicates and had groupBy"),
-    "state begins": (stateless, sums, r"it keeps a state now \(groupBy\) and had none.*lack all rows before"),
+    "state begins": (stateless, sums, r"it keeps a state now \(groupBy\) and had none.*all earlier rows"),
     "state ends": (sums, stateless, "it no longer keeps a state and had groupBy.*never come out"),
     "one more": (
         sums,

@@ -3,11 +3,12 @@
 Two shapes are compared (see `state_shape`): the flow when its state was made, and the flow now. A fragment's
 state goes on if each of its operators with a state is what it was. The rest may change: filters, projections,
 functions, output columns, sinks. The old code took in the rows that the state holds by then, so windows and
-joins that were open at the stop are of both.
+joins that were open then are of both. The new code comes after a stop, or by an upgrade while rows flow: the
+sentences here are read in both cases.
 
 What Spark would refuse is refused, and so is what Spark would take and answer wrongly: it compares the types
 in a state by position and nothing else. Fragments are matched by name. One by another name is new, and may
-begin only if it keeps no state, since its first windows would lack the rows before the stop, and only if it
+begin only if it keeps no state, since its first windows would lack the rows before it, and only if it
 reads what others put out, since a source's log does not go back to its beginning.
 
 Nothing here needs Spark, and shapes may come from a file: `Fit` is an answer before anything starts.
@@ -32,7 +33,7 @@ _UNDO = f"Undo that change, or {_NEW_RUN}"
 #: The parts of an operator, what a message calls them, and why a state does not survive their change.
 _PARTS = {
     "keys": ("keys", "the state is kept by its keys, and would mix what the old and the new ones mean"),
-    "sums": ("aggregates", "windows that were open at the stop hold the values of the old ones, by position"),
+    "sums": ("aggregates", "windows that are open hold the values of the old ones, by position"),
     "type": ("type", "the state does not tell which rows would have to come out without a match"),
     "bounds": ("bounds on time", "the state has kept and given up rows by the old ones"),
     "left": ("left columns", "the state holds whole rows of the old ones, by position"),
@@ -83,7 +84,7 @@ def fit(before: Mapping[str, Any], after: Mapping[str, Any]) -> Fit:
         elif (sentence := refused_newcomer(name, shape)) is not None:
             refused.append(Remark(name, sentence))
         else:
-            said = "is new and keeps no state: it begins with the first bucket after the stop"
+            said = "is new and keeps no state: it begins with the first bucket after the saved state"
             accepted.append(Remark(name, f"fragment {name!r} {said}"))
     accepted += [Remark(name, _gone(name, then[name])) for name in then if name not in now]
     refused += [*_never_null(then, now)]
@@ -118,16 +119,16 @@ def changes(name: str, before: Shape, after: Shape) -> list[str]:
     if before["plan"] != after["plan"]:
         said = "its filters, projections or functions have changed"
         if after["operators"]:
-            said += ". What its state holds was taken in by the code before, so windows, joins and keys that "
-            said += "were open at the stop are of both"
+            said += ". What its saved state holds was taken in by the code before, so windows, joins and "
+            said += "keys that are open in it are of both"
         found.append(said)
     then, now = dict(_by_name(before["output"])), dict(_by_name(after["output"]))
     if gone := [column for column, _ in then if (column, _) not in now]:
         found.append(f"its output no longer has {_columns(gone)}")
     if new := [column for column, _ in now if (column, _) not in then]:
         found.append(
-            f"its output has the new {_columns(new)}, null in rows that were computed before the stop and "
-            "are delivered after it"
+            f"its output has the new {_columns(new)}, null in rows that the code before computed and "
+            "that come out later"
         )
     if before["stepwise"] != after["stepwise"]:
         found.append(f"it {'now' if after['stepwise'] else 'no longer'} takes one bucket at a time")
@@ -140,7 +141,7 @@ def refused_newcomer(name: str, shape: Shape) -> str | None:
         return None
     return (
         f"fragment {name!r} is new and keeps a state ({_kinds(shape)}). It would begin in the middle of the "
-        "run, with windows, joins or keys that lack all rows before the stop. Leave it out, or " + _NEW_RUN
+        "run, with windows, joins or keys that lack all earlier rows. Leave it out, or " + _NEW_RUN
     )
 
 
@@ -190,7 +191,7 @@ def _frame_refusals(before: Shape, after: Shape) -> Iterator[str]:
     if before["time"] != after["time"]:
         yield (
             f"its time is {after['time']!r} and was {before['time']!r}. Its output is sealed by that column "
-            f"up to the stop, and rows by another one would come twice or never. {_UNDO}"
+            f"so far, and rows by another one would come twice or never. {_UNDO}"
         )
     elif after["lag_us"] > before["lag_us"]:
         then_us, now_us = duration_text(before["lag_us"]), duration_text(after["lag_us"])
@@ -204,13 +205,13 @@ def _state_refusals(before: Shape, after: Shape) -> Iterator[str]:
     then, now = before["operators"], after["operators"]
     if then and not now:
         yield (
-            f"it no longer keeps a state and had {_kinds(before)}. What was open at the stop would never "
+            f"it no longer keeps a state and had {_kinds(before)}. What is open in its state would never "
             f"come out. {_UNDO}"
         )
     elif now and not then:
         yield (
             f"it keeps a state now ({_kinds(after)}) and had none. Its first windows, joins or keys would "
-            f"lack all rows before the stop. {_UNDO}"
+            f"lack all earlier rows. {_UNDO}"
         )
     elif [each["kind"] for each in then] != [each["kind"] for each in now]:
         yield (
@@ -259,7 +260,7 @@ def _placed_otherwise(name: str, before: Shape, after: Shape) -> Iterator[str]:
 
 
 def _never_null(then: Mapping[str, Shape], now: Mapping[str, Shape]) -> Iterator[Remark]:
-    """Rows from before the stop may lack a value where the fragments that read them take none to be null."""
+    """Rows that the code before computed may lack a value that the fragments that read them rely on."""
     for name, shape in now.items():
         readers = [reader for reader, its in now.items() if name in (given for given, _ in its["inputs"])]
         if name not in then or not readers:
@@ -269,9 +270,9 @@ def _never_null(then: Mapping[str, Shape], now: Mapping[str, Shape]) -> Iterator
             if not nullable and before.get((column, kind), True):
                 yield Remark(
                     name,
-                    f"fragment {name!r}: its output column {column!r} is never null now, but rows computed "
-                    f"before the stop that wait for {', '.join(readers)} may have no value in it. Let it be "
-                    f'nullable, as F.when(F.lit(True), F.col("{column}")) is, or {_NEW_RUN}',
+                    f"fragment {name!r}: its output column {column!r} is never null now, but rows that the "
+                    f"code before computed and that wait for {', '.join(readers)} may have no value in it. "
+                    f'Let it be nullable, as F.when(F.lit(True), F.col("{column}")) is, or {_NEW_RUN}',
                 )
 
 
@@ -283,7 +284,7 @@ def _compare_sinks(
             accepted.append(
                 Remark(
                     None,
-                    f"sink {sink!r} is new: it gets what fragment {fragment!r} completes after the restart",
+                    f"sink {sink!r} is new: it gets what fragment {fragment!r} completes from now on",
                 )
             )
         elif before[sink] != fragment:
