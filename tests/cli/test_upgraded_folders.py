@@ -16,6 +16,7 @@ from understudy.runtime.pinning import load_pinned, pin_shape
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.untaken import begin_untaken
 
+LOOKING = "looking whether the saved state fits the flow as it is now"
 CHANGED = FLOW.replace("return packets", "return packets.where('n > 0')")
 
 
@@ -48,13 +49,17 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_run_that_was_upgraded_goes_on_with_its_version_and_its_nodes(
-    upgraded: RunSettings, started: Callable[..., RunSettings], looked_at: list[str]
+    upgraded: RunSettings,
+    started: Callable[..., RunSettings],
+    looked_at: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     again = started(flow="new/flow.py")
     assert (again.version, again.versions_tried, again.generation) == (2, 3, 2)
     assert again.node_names == ["node-3", "node-4", "node-5"]
     assert again.coordinates == "run~2@2"
     assert looked_at == [], "the file is what the version began with"
+    assert LOOKING not in capsys.readouterr().out
     assert (upgraded.version_path / "flow.json").exists()
 
 
@@ -76,7 +81,8 @@ def test_the_file_that_is_given_is_compared_with_the_code_of_the_version_that_th
     """The file of the version before is a change by now."""
     again = started()
     assert looked_at == [str(here / "flow.py")]
-    assert "copy: a filter is gone" in capsys.readouterr().out
+    said = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert said[1:4] == ["goes on from its log: no state was saved yet", LOOKING, "copy: a filter is gone"]
     assert (again.version, again.flow_path) == (2, str(here / "flow.py"))
     assert not (upgraded.version_path / "flow.json").exists(), "its next generation begins with that file"
 

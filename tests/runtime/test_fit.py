@@ -99,6 +99,17 @@ def test_what_it_can_take_is_told_and_the_next_generation_begins_with_it(
     assert Journal(journal_file(run.path, "out")).read() == (7, None), "what was delivered stays"
 
 
+def test_the_look_takes_a_while_and_is_said_before_it_begins(
+    run: RunSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = changed(run)
+    answer: dict[str, list[str]] = {"refusals": [], "accepted": []}
+    told: list[str] = []
+    monkeypatch.setattr(module, "_asked", lambda _settings: told.append("asked") or answer)
+    go_on_with(flow, run, run, say=told.append)
+    assert told == ["looking whether the saved state fits the flow as it is now", "asked"]
+
+
 def test_a_launcher_that_is_killed_before_the_new_code_has_begun_asks_again(
     run: RunSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,7 +141,7 @@ def _prepared(
         claim = claimed(store, settings, view.say)
         if former is not None:
             view.say(goes_on_from(store))
-            for sentence in go_on_with(flow, former, settings, new_code=new_code):
+            for sentence in go_on_with(flow, former, settings, new_code=new_code, say=view.say):
                 view.say(sentence)
     except BaseException:
         if claim is not None:

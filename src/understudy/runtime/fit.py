@@ -7,10 +7,11 @@ writes its answer to its standard output. If nothing has changed, nothing is ask
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from understudy.core.bucket import NOTHING
@@ -22,17 +23,25 @@ from understudy.runtime.process import failure_file
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.untaken import forget_untaken, untaken_version
 
+log = logging.getLogger(__name__)
+
 TIMEOUT_S = 180.0
 _ANSWER = "fit: "
 
 
 def go_on_with(
-    flow: Flow, former: RunSettings, settings: RunSettings, *, new_code: bool = False
+    flow: Flow,
+    former: RunSettings,
+    settings: RunSettings,
+    *,
+    new_code: bool = False,
+    say: Callable[[str], object] = log.info,
 ) -> list[str]:
     """What has changed in the flow since the last generation, in sentences; the next one begins with it.
 
     It does not if that is the code of an upgrade that did not take over, unless it is to be taken as
-    `new_code`. Raises `UserError` with every reason if the saved state cannot take it.
+    `new_code`. Raises `UserError` with every reason if the saved state cannot take it. What takes a while is
+    said before it begins.
     """
     if saved_shape(former) is None:
         unpin(former)
@@ -47,6 +56,7 @@ def go_on_with(
             "The run goes on with the code that it had. "
             "Upgrade it again, or stop it and start it with --new-code"
         ]
+    say("looking whether the saved state fits the flow as it is now")
     accepted = require_fit(settings, former)
     _begin_new_sinks(flow, settings)
     if untaken is not None:
