@@ -64,12 +64,15 @@ def parser() -> ArgumentParser:
     return command_line
 
 
-def _command(commands: Any, name: str, summary: str, description: str, example: str) -> ArgumentParser:
+def _command(
+    commands: Any, name: str, summary: str, description: str, example: str, *, exit_codes: str = ""
+) -> ArgumentParser:
+    ending = f"exit code:\n{textwrap.indent(textwrap.fill(exit_codes, 78), '  ')}\n\n" if exit_codes else ""
     made: ArgumentParser = commands.add_parser(
         name,
         help=summary,
         description=textwrap.fill(f"{summary[0].upper()}{summary[1:]}. {description}", 80),
-        epilog=f"example:\n  {example}",
+        epilog=f"{ending}example:\n  {example}",
         formatter_class=RawDescriptionHelpFormatter,
     )
     return made
@@ -95,6 +98,8 @@ def _run(commands: Any) -> None:
         "ended, or on Ctrl-C. With the folder of a run that was stopped or that broke, the run goes on.",
         "understudy run sessions.py --policy pair --replicas 3 --standby 1\n"
         "  understudy run sessions.py --policy flux --nodes 4 --partitions 4",
+        exit_codes="0 finished, or --seconds are over; 1 lost; 2 a mistake in the flow or the options; 3 the "
+        "environment failed; stopped: 130 by Ctrl-C, 143 by `understudy stop`, 129 by a closed terminal",
     )
     made.add_argument("flow", metavar="FLOW.py", help="the Python file that builds the flow")
     made.add_argument("--policy", choices=sorted(POLICIES), help="how the flow is protected (pair)")
