@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,14 @@ class Started(Exception):
     def __init__(self, settings: RunSettings) -> None:
         super().__init__(settings.run)
         self.settings = settings
+
+
+@pytest.fixture(autouse=True)
+def hang_up() -> Iterator[None]:
+    """SIGHUP as in a terminal. The tests may run under nohup, which has it ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

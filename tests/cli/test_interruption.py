@@ -45,6 +45,16 @@ def test_afterwards_ctrl_c_is_what_it_was_before() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_a_command_under_nohup_does_not_end_with_its_terminal() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not interruption.wait(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.wait(5)
+        assert interruption.exit_code == 143
+
+
 def test_work_is_abandoned_when_the_user_asks_to_end() -> None:
     begun, never = threading.Event(), threading.Event()
 

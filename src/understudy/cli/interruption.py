@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP as a flag to look at, not an exception that may hit anywhere.
 
 A command that has started processes must end them in good order, even if the user presses Ctrl-C again. While
-an `Interruption` is entered, both signals only set a flag, also when they come again. The command then has
+an `Interruption` is entered, these signals only set a flag, also when they come again. The command then has
 `END_TIMEOUT_S` to leave; after that it is killed, with all that it started.
 
 The handler only writes to a pipe: it runs between two instructions of the main thread, which may hold the
@@ -95,7 +95,11 @@ class Interruption:
     def __enter__(self) -> Interruption:
         self._reading, self._writing = os.pipe()
         threading.Thread(target=self._follow, name="interruption", daemon=True).start()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        heard = [signal.SIGINT, signal.SIGTERM]
+        # Under nohup it is ignored, and is to stay so.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            heard.append(signal.SIGHUP)
+        for number in heard:
             self._former[number] = signal.signal(number, self._handle)
         return self
 
