@@ -13,7 +13,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,7 +21,7 @@ import pytest
 from folders_kit import FLOW
 from upgrade_command_kit import Commanded
 
-from understudy.cli.output import output_may_fail
+from understudy.cli.output import WAITING_CHARS_MAX, output_may_fail
 from understudy.flow.errors import UserError
 from upgrade_kit import DONE, LIVE, NEAR, TRIAL_S
 
@@ -230,6 +230,52 @@ def test_a_run_whose_terminal_closes_saves_and_ends_as_one_that_was_hung_up(runs
     assert runs.has_saved()
 
 
+def full_pipe() -> tuple[int, int]:
+    """Its reader is there and does not read."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"." * 4096)
+    os.set_blocking(writing, True)
+    return reading, writing
+
+
+def test_a_reader_that_does_not_read_does_not_keep_a_run_from_going_on_and_saving(runs: Runs) -> None:
+    reading, writing = full_pipe()
+    run = runs.run(stdout=writing)
+    os.close(writing)
+    until(lambda: runs.looks() > 0)
+    runs.until_it_goes_on()
+    run.send_signal(signal.SIGINT)
+    assert run.wait(PATIENCE_S) == 130
+    os.close(reading)
+    assert runs.has_saved()
+
+
+@pytest.mark.timeout(60)
+def test_a_reader_that_reads_again_gets_what_was_said_meanwhile_as_far_as_there_was_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reading, writing = full_pipe()
+    with os.fdopen(writing, "w") as output, redirect_stdout(output), output_may_fail():
+        print("first")
+        for _ in range(10_000):
+            print("later, or lost")
+        seen = b""
+        while b"later, or lost" not in seen:
+            seen += os.read(reading, 65_536)
+        os.set_blocking(reading, False)
+    with suppress(BlockingIOError):
+        while read := os.read(reading, 65_536):
+            seen += read
+    os.close(reading)
+    first, *others = seen.lstrip(b".").splitlines()
+    assert (first, set(others)) == (b"first", {b"later, or lost"})
+    assert len(others) < 10_000
+    assert [record.message for record in caplog.records] == [f"{NOT_WRITTEN}nobody reads it"]
+
+
 def test_a_mistake_keeps_its_exit_code_where_it_cannot_be_said(runs: Runs) -> None:
     with full_disk() as full:
         run = runs.start(RUN, OFTEN, "run", "missing.py", stdout=full, stderr=full)
@@ -255,6 +301,7 @@ class Disk(io.RawIOBase):
     def __init__(self, problem: int = errno.ENOSPC) -> None:
         super().__init__()
         self.problem: int | None = problem
+        self.refused = 0
         self.taken = b""
 
     def writable(self) -> bool:
@@ -262,6 +309,7 @@ class Disk(io.RawIOBase):
 
     def write(self, given: Any) -> int:
         if self.problem is not None:
+            self.refused += 1
             raise OSError(self.problem, os.strerror(self.problem))
         self.taken += bytes(given)
         return len(bytes(given))
@@ -275,6 +323,7 @@ def test_output_comes_back_when_the_disk_has_room_again() -> None:
     disk = Disk()
     with redirect_stdout(onto(disk)), output_may_fail():
         print("kept", flush=True)
+        until(lambda: disk.refused > 0)
         disk.problem = None
         print("later", flush=True)
     assert disk.taken == b"kept\nlater\n"
@@ -285,8 +334,9 @@ def test_output_that_waits_for_room_on_the_disk_is_bounded_and_whole() -> None:
     with redirect_stdout(onto(disk)), output_may_fail():
         for _ in range(10_000):
             print("lost or kept", flush=True)
+        until(lambda: disk.refused > 0)
         disk.problem = None
-    assert 0 < len(disk.taken) <= 2 * io.DEFAULT_BUFFER_SIZE
+    assert 0 < len(disk.taken) <= 2 * WAITING_CHARS_MAX + io.DEFAULT_BUFFER_SIZE
     assert set(disk.taken.splitlines()) == {b"lost or kept"}
 
 
