@@ -31,6 +31,7 @@ from understudy.core.bucket import NOTHING
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.loading import load
 from understudy.history.judging import judge
+from understudy.history.parts import older_parts
 from understudy.history.reading import records_of
 from understudy.history.records import (
     BegunRecord,
@@ -40,7 +41,7 @@ from understudy.history.records import (
     SealedRecord,
     parts_text,
 )
-from understudy.history.writing import PartedFile, older_parts
+from understudy.history.writing import PartedFile
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.gateway.journal import Journal
 from understudy.runtime.ingest.ingest import Ingest

@@ -12,6 +12,7 @@ import pytest
 
 from understudy.core.bucket import NOTHING
 from understudy.history.judging import judge
+from understudy.history.parts import older_parts
 from understudy.history.reading import entries, records_of
 from understudy.history.records import (
     FORMAT_VERSION,
@@ -23,7 +24,7 @@ from understudy.history.records import (
     ViewRecord,
     line,
 )
-from understudy.history.writing import TAIL_BYTES, OnRecord, PartedFile, older_parts
+from understudy.history.writing import TAIL_BYTES, OnRecord, PartedFile
 
 PART_BYTES = 2_000
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime import leftovers as module
 from understudy.runtime.candidate import candidate_in
 from understudy.runtime.going_on import drop_marks, has_begun
-from understudy.runtime.leftovers import drop_code, drop_logs, drop_states, drop_unfinished
+from understudy.runtime.leftovers import bound_histories, drop_code, drop_logs, drop_states, drop_unfinished
 from understudy.runtime.saving.layout import snapshots_folder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.upgrade_files import FOLDER, REQUEST, cancel
@@ -190,6 +191,58 @@ def test_logs_of_the_last_version_and_of_this_one_stay(run: Upgraded) -> None:
         "node-one.log",
     ]
     assert names == kept
+
+
+def write_history(run: Upgraded, name: str, size: int) -> None:
+    put(run.folder / "history" / name)
+    (run.folder / "history" / name).write_text("x" * size)
+
+
+def test_histories_of_versions_that_are_over_share_one_bound(run: Upgraded) -> None:
+    settings = replace(run.fleet.settings, history_bytes_max=4_000, history_part_bytes=1_000, first_node=11)
+    for number in (1, 2, 9, 10, 11):
+        write_history(run, f"node-{number}.1.part-000001.jsonl", 1_000)
+        write_history(run, f"node-{number}.1.jsonl", 500)
+    write_history(run, "gateway.jsonl", 5_000)
+    bound_histories(settings)
+    assert sorted(file.name for file in (run.folder / "history").iterdir()) == [
+        "gateway.jsonl",
+        "node-1.1.jsonl",
+        "node-10.1.jsonl",
+        "node-10.1.part-000001.jsonl",
+        "node-11.1.jsonl",
+        "node-11.1.part-000001.jsonl",
+        "node-2.1.jsonl",
+        "node-9.1.jsonl",
+        "node-9.1.part-000001.jsonl",
+    ]
+    assert (run.folder / "history" / "node-1.1.jsonl").stat().st_size < 200, "a header that says what is gone"
+
+
+@pytest.mark.parametrize("at", ["the end of an upgrade", "the next start"])
+def test_histories_are_bounded_when_a_version_is_over(run: Upgraded, at: str) -> None:
+    run.fleet.settings = replace(run.fleet.settings, history_bytes_max=1_000)
+    run.reach("finishing")
+    write_history(run, "node-1.1.jsonl", 5_000)
+    write_history(run, "node-3.1.jsonl", 5_000)
+    if at == "the next start":
+        drop_unfinished(RunSettings.load(run.folder))
+    else:
+        run.look(DONE)
+        run.fleet.nodes_ended()
+    left_over = {file.name: file.stat().st_size for file in (run.folder / "history").iterdir()}
+    assert left_over["node-1.1.jsonl"] < 200
+    assert left_over["node-3.1.jsonl"] == 5_000
+
+
+def test_a_history_that_cannot_be_removed_keeps_no_run_from_going_on(
+    run: Upgraded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError("Read-only file system")
+
+    monkeypatch.setattr(module, "keep_within", read_only)
+    assert drop_unfinished(run.fleet.settings) is None
 
 
 def test_a_run_that_saves_nothing_has_no_store_to_look_into(

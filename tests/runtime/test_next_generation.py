@@ -8,6 +8,8 @@ import pytest
 
 from understudy.flow.errors import UserError
 from understudy.flow.policy import policy_named
+from understudy.history.records import BegunRecord
+from understudy.history.writing import PartedFile
 from understudy.runtime.going_on import (
     drop_marks,
     has_begun,
@@ -120,6 +122,17 @@ def test_incarnations_go_on_counting_behind_those_that_have_a_history(former: Ru
     assert next_incarnation(second, "node-12") == 10
     assert next_incarnation(second, "node-3") == 2, "also without a history no name comes twice at first"
     assert next_incarnation(former, "node-3") == 1
+
+
+def test_no_incarnation_comes_twice_when_the_histories_of_earlier_ones_are_gone(former: RunSettings) -> None:
+    for expected in range(1, 8):
+        incarnation = next_incarnation(former, "node-1")
+        assert incarnation == expected
+        process = f"node-1.{incarnation}"
+        file = PartedFile(former.history_file(process), "copy", process, part_bytes=500, total_bytes=1_000)
+        file.write([BegunRecord(1, process)] * 30)
+        file.close()
+    assert not former.history_file("node-1.2").exists()
 
 
 def test_a_run_goes_on_where_its_folder_is_now(former: RunSettings, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from understudy.history.parts import older_parts, process_and_part, stopped_mark
 from understudy.history.records import FORMATS_READ, Header, HistoryError, Record, parsed
-from understudy.history.writing import older_parts, process_and_part, said_in, stopped_mark
+from understudy.history.writing import said_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@
     gateway.jsonl               the newest part, which is written
 
 A part that has reached its size is renamed, and the next one begins with a header that says what a reader
-must know of those before it: they may be gone. All parts of a process together keep within a total.
+must know of those before it: they may be gone. All parts of a process keep within a total, which it shares
+with the earlier incarnations of its name (`removing`).
 
 A process that begins again under the same name, as a gateway does, goes on in the newest part. It does not
 have to read its history: a bounded look at the end shows which buckets and views are on record, and it
@@ -22,13 +23,19 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from understudy.core.bucket import NOTHING, BucketId
+from understudy.history.parts import (
+    SUFFIX,
+    name_and_incarnation,
+    older_parts,
+    parts_of_processes,
+    stopped_mark,
+)
 from understudy.history.records import (
     FORMAT_VERSION,
     DeliveredRecord,
@@ -42,37 +49,12 @@ from understudy.history.records import (
     line,
     parsed,
 )
+from understudy.history.removing import keep_within
 
 log = logging.getLogger(__name__)
 
-SUFFIX = ".jsonl"
 #: So much of the end of a history is looked at when a process begins again.
 TAIL_BYTES = 256 * 2**10
-_PART = re.compile(r"(?P<process>.*)\.part-(?P<number>\d{6,})")
-
-
-def process_and_part(file: Path) -> tuple[str, int | None]:
-    """The process and the part that a file's name stands for; None: the newest part, which has no number."""
-    stem = file.name.removesuffix(SUFFIX)
-    match = _PART.fullmatch(stem)
-    return (stem, None) if match is None else (match["process"], int(match["number"]))
-
-
-def older_parts(file: Path) -> dict[int, Path]:
-    """The older parts of the history whose newest part is `file`, by number, in their order."""
-    process, _ = process_and_part(file)
-    found: dict[int, Path] = {}
-    for each in file.parent.glob(f"*{SUFFIX}"):
-        whose, number = process_and_part(each)
-        if whose == process and number is not None:
-            found[number] = each
-    return dict(sorted(found.items()))
-
-
-def stopped_mark(file: Path) -> Path:
-    """Where the record is that says that a history is not written any more, if it is not in the history."""
-    process, _ = process_and_part(file)
-    return file.with_name(f"{process}.stopped")
 
 
 def said_in(mark: Path) -> StoppedRecord | None:
@@ -194,6 +176,8 @@ class PartedFile:
                 self._retire()
         self._take_in(stopped_mark(self._file))
         self._write_header(begins=True)
+        # A process that is killed again and again may never come to the end of a part.
+        self._remove_oldest()
 
     def _take_in(self, mark: Path) -> None:
         """An earlier process could not say in its place that it stopped writing: it is said here."""
@@ -219,13 +203,18 @@ class PartedFile:
         number = self.on_record.part
         self._file.rename(self._file.with_name(f"{self._process}.part-{number:06d}{SUFFIX}"))
         self.on_record.part = number + 1
-        sizes = {part: part.stat().st_size for part in older_parts(self._file).values()}
-        taken = sum(sizes.values()) + self._part_bytes
-        for part, size in sizes.items():
-            if taken > self._total_bytes:
-                part.unlink()
-                taken -= size
+        self._remove_oldest()
         self._open()
+
+    def _remove_oldest(self) -> None:
+        """Make room for one whole part within the total, which all incarnations of a name share."""
+        name, incarnation = name_and_incarnation(self._process)
+        found = parts_of_processes(
+            self._file.parent, lambda whose, which: whose == name and which <= incarnation
+        )
+        removable = [part for part in found if part != self._file]
+        room = self._total_bytes - self._part_bytes
+        keep_within(removable, room, self._part_bytes, self._flow, living=self._process)
 
     def _write_header(self, *, begins: bool) -> None:
         known = self.on_record

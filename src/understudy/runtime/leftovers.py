@@ -7,7 +7,8 @@ than the last one did.
                                                      version took over stays. What only fragments had that
                                                      the run has no more goes with them
     logs/ of its nodes                               stay until the next upgrade is done: to read why
-    history/ of its nodes                            stays: `understudy check` judges the whole run
+    history/ of its nodes                            stays, for `understudy check`. What all versions that are
+                                                     over have of it is as much as one process may have
 
 A version ends beside everything else, and its gateway or its launcher may be killed meanwhile. So whatever
 ends a version removes all earlier ones, too, and a run that goes on begins with that.
@@ -24,6 +25,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from understudy.flow.errors import EnvironmentFailed, UserError
+from understudy.history.parts import parts_of_processes
+from understudy.history.removing import keep_within
 from understudy.runtime.candidate import candidate_in, remove_candidate
 from understudy.runtime.pinning import pinned_shape, unpin
 from understudy.runtime.process import failure_file, ready_file, seated_file
@@ -35,7 +38,7 @@ from understudy.runtime.upgrade_files import FOLDER
 
 log = logging.getLogger(__name__)
 
-_NODE = re.compile(r"node-(\d+)\.")
+_NODE = re.compile(r"node-(\d+)(\.|$)")
 
 
 def drop_nodes(settings: RunSettings, names: Iterable[str]) -> None:
@@ -51,10 +54,27 @@ def drop_nodes(settings: RunSettings, names: Iterable[str]) -> None:
 def drop_logs(settings: RunSettings, first_node: int) -> None:
     """The logs of the nodes before that one: of versions that were over when the last upgrade began."""
     for file in (settings.path / "logs").glob("node-*"):
-        named = _NODE.match(file.name)
-        if named is not None and int(named[1]) < first_node:
+        if _is_before(file.name, first_node):
             with suppress(OSError):
                 file.unlink()
+
+
+def bound_histories(settings: RunSettings) -> None:
+    """Of the histories of nodes that the run will not have again, the oldest parts go beyond one bound."""
+    over = parts_of_processes(
+        settings.path / "history", lambda name, _: _is_before(name, settings.first_node)
+    )
+    bytes_max, part_bytes = settings.history_bytes_max, settings.history_part_bytes
+    try:
+        keep_within(over, bytes_max, part_bytes, settings.flow)
+    except OSError as problem:
+        log.warning("histories of versions that are over stay until the next upgrade, or start: %s", problem)
+
+
+def _is_before(name: str, first_node: int) -> bool:
+    """Whether this is of a node whose number is lower."""
+    named = _NODE.match(name)
+    return named is not None and int(named[1]) < first_node
 
 
 def drop_code(settings: RunSettings, through: float = math.inf) -> None:
@@ -120,6 +140,7 @@ def drop_unfinished(settings: RunSettings) -> str | None:
     shutil.rmtree(settings.path / FOLDER, ignore_errors=True)
     drop_code(settings)
     drop_states(settings)
+    bound_histories(settings)
     if not was_there:
         return None
     if candidate is not None and candidate.version == settings.version:

@@ -56,7 +56,7 @@ class RunSettings:
     #: How much may wait in one process. The file keeps them beside the other settings.
     limits: Limits = field(default_factory=Limits)
     history: bool = True
-    #: What all parts of one process's history may take on disk, and the size of one part.
+    #: What the histories of one name may take on disk, all incarnations together, and the size of one part.
     history_bytes_max: int = 512 * 2**20
     history_part_bytes: int = 16 * 2**20
     #: Whether the ZooKeeper is the run's own, started with it.

@@ -34,7 +34,7 @@ from understudy.core.host.places import GATEWAY
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.candidate import Candidate, remove_candidate
 from understudy.runtime.candidate_status import BEHIND_S_MAX, CandidateStatus, Lag, Status
-from understudy.runtime.leftovers import drop_code, drop_logs, drop_nodes, drop_states
+from understudy.runtime.leftovers import bound_histories, drop_code, drop_logs, drop_nodes, drop_states
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.untaken import begin_untaken
 from understudy.runtime.upgrade_files import (
@@ -416,6 +416,7 @@ class Upgrading:
             drop_nodes(settings, names)
             drop_logs(settings, logs_before)
             drop_code(settings, settings.versions_tried)
+            bound_histories(settings)
             over.set()
             # The store may take its time, and the next upgrade need not wait for it.
             drop_states(settings)
