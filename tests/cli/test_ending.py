@@ -74,3 +74,22 @@ def test_a_line_that_a_full_disk_does_not_take_prints_no_stack_trace(tmp_path: P
     (tmp_path / "logs" / "understudy.log").symlink_to("/dev/full")
     ended = run("-c", LOGGING, str(tmp_path))
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+TALKING = """
+import logging, sys
+from pathlib import Path
+from understudy.cli import folders
+from understudy.runtime.settings import RunSettings
+folders.LOG_BYTES_MAX = 1_000
+folders.log_into(RunSettings("run", "flow.py", sys.argv[1], "127.0.0.1:1"))
+for _ in range(200):
+    logging.warning("a line")
+"""
+
+
+def test_the_log_of_the_process_that_starts_the_others_is_bounded(tmp_path: Path) -> None:
+    assert run("-c", TALKING, str(tmp_path)).returncode == 0
+    sizes = [file.stat().st_size for file in (tmp_path / "logs").iterdir()]
+    assert len(sizes) == 3
+    assert max(sizes) <= 1_000

@@ -379,3 +379,10 @@ def test_a_request_is_taken_up_by_whoever_asks_for_the_status(run: LocalRun) -> 
     assert run.status() is None
     assert not (run.settings.path / FOLDER / REQUEST).exists()
     assert run.upgrading.news() == ["starting node-3, node-4 with the new code, version 2"]
+
+
+def test_every_look_bounds_what_processes_print(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded: list[Path] = []
+    monkeypatch.setattr(local, "bound_printed", bounded.append)
+    run.check()
+    assert bounded == [run.settings.path]

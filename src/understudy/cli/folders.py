@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
 from understudy.runtime.durable import make_path
+from understudy.runtime.process import LOG_BYTES_MAX, LOG_PARTS
 from understudy.runtime.settings import FILE, RunSettings
 
 RUNS = Path("runs")
@@ -89,7 +91,10 @@ def log_into(settings: RunSettings) -> None:
     # On a full disk a line is lost; its stack trace would go to the terminal.
     logging.raiseExceptions = False
     file = settings.log_file("understudy")
-    logging.basicConfig(filename=file, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = RotatingFileHandler(
+        file, maxBytes=LOG_BYTES_MAX, backupCount=LOG_PARTS, errors="backslashreplace"
+    )
+    logging.basicConfig(handlers=[handler], format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def require_empty_outputs(flow: Flow) -> None:

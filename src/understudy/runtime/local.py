@@ -32,6 +32,7 @@ from understudy.runtime.durable import written
 from understudy.runtime.folder_lock import FolderLock, lock_of_run, locks_of_outputs
 from understudy.runtime.going_on import next_incarnation
 from understudy.runtime.partitioning import Dataflow
+from understudy.runtime.printed import bound_printed
 from understudy.runtime.process import finished_file, ready_file
 from understudy.runtime.process_tree import signal_tree
 from understudy.runtime.pulse import Pulse, keep_beating, pulse_file
@@ -184,6 +185,7 @@ class LocalRun:
             return
         if self._claim is not None and self._claim.lost:
             raise EnvironmentFailed(f"{self._claim.lost}. This one ends; what it has taken in is in its log.")
+        bound_printed(self.settings.path)
         if self.zookeeper is not None:
             self._look_after(self.zookeeper)
         if time.monotonic() >= self._held_back_until:
