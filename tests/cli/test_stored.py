@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from understudy.cli.picture import figures
-from understudy.cli.stored import restoring_in, stored
+from understudy.cli.stored import restoring_in, stored, unsaved_in
 from understudy.cli.view import _figure_lines
 from understudy.core.bucket import NOTHING
 
@@ -28,6 +28,15 @@ def saver(**facts: Any) -> dict[str, Any]:
         "saving_trouble": "",
     }
     return {**usual, **facts}
+
+
+#: Of a copy that was given nothing.
+EMPTY = saver(handed_through=NOTHING, saved_through=None, saved_at_s=0.0, saved_bytes=0)
+
+
+def saved_by_gateway(at_s: float) -> dict[str, Any]:
+    """What the gateway remembers of a/0: some node saved it through bucket 5."""
+    return {"a/0": {"through": 5, "at_s": at_s, "bytes": 4 * 2**20}}
 
 
 def status(copies: dict[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -55,8 +64,68 @@ def test_a_state_that_rests_is_not_old() -> None:
     resting = saver(handed_through=5, saved_at_s=NOW_S - 9_999)
     assert stored(status({"a/0:0": resting})) == "all saved, 4.0 MB"
     assert stored(status({"a/0:0": resting, "b/0:0": saver()})) == "saved 3 s ago, 8.0 MB"
-    empty = saver(handed_through=NOTHING, saved_through=None, saved_bytes=0)
-    assert stored(status({"a/0:0": empty})) == "all saved", "a copy without input has nothing to save"
+    assert stored(status({"a/0:0": resting, "b/0:0": EMPTY})) == "all saved, 4.0 MB", "b/0 was given nothing"
+
+
+def test_a_run_that_was_given_nothing_has_nothing_to_save() -> None:
+    assert stored(status({"a/0:0": EMPTY})) == "nothing to save yet"
+
+
+@pytest.mark.parametrize("resting", [True, False], ids=["after a start", "after a restart"])
+def test_what_waits_in_the_gateway_for_a_copy_is_not_saved(resting: bool) -> None:
+    copies = {"a/0:0": saver(handed_through=5), "b/0:0": saver(handed_through=5) if resting else EMPTY}
+    said = "saved 3 s ago, 8.0 MB" if resting else "not saved yet"
+    assert stored(status(copies, awaiting_rows=["b/0:0"])) == said
+    assert unsaved_in(status(copies, awaiting_rows=["b/0:0"])) == ["b/0"]
+
+
+def test_what_waits_for_a_copy_that_does_not_save_is_saved() -> None:
+    copies = {"a/0:0": saver(handed_through=5), "a/0:1": {"begun": True}}
+    assert stored(status(copies, awaiting_rows=["a/0:1"])) == "all saved, 4.0 MB"
+
+
+def test_what_waits_in_the_node_is_not_saved() -> None:
+    waiting = saver(handed_through=5, queued_buckets=3)
+    assert stored(status({"a/0:0": waiting})) == "saved 3 s ago, 4.0 MB"
+
+
+def test_what_a_dead_node_told_last_does_not_count() -> None:
+    """Its seat stays its own until another copy takes it."""
+    now = status({"a/0:1": saver(handed_through=5)}, saved=saved_by_gateway(NOW_S - 3))
+    now["seats"] = {"a/0:0": {"node": "node-2.1", "status": "DEAD", "epoch": 1}, **now["seats"]}
+    dead = {"node-2.1": {"copies": {"a/0:0": saver(saved_at_s=NOW_S - 130)}}}
+    for nodes in ({**dead, **now["nodes"]}, {**now["nodes"], **dead}):
+        assert stored({**now, "nodes": nodes}) == "all saved, 4.0 MB"
+
+
+def test_a_copy_that_takes_the_saving_over_has_the_state_that_others_saved() -> None:
+    newcomer = saver(saved_through=None, saved_at_s=0.0, saved_bytes=0)
+    now = status({"a/0:1": newcomer}, saved=saved_by_gateway(NOW_S - 7))
+    assert stored(now) == "saved 7 s ago, 4.0 MB"
+    assert (
+        stored(status({"a/0:1": {**newcomer, "handed_through": 5}}, saved=now["saved"]))
+        == "all saved, 4.0 MB"
+    )
+
+
+def test_its_own_save_from_long_ago_counts_less() -> None:
+    again = saver(saved_through=2, saved_at_s=NOW_S - 600)
+    assert stored(status({"a/0:1": again}, saved=saved_by_gateway(NOW_S - 7))) == "saved 7 s ago, 4.0 MB"
+    newer = saver(saved_through=7, saved_at_s=NOW_S - 1, saved_bytes=2**20)
+    assert stored(status({"a/0:1": newer}, saved=saved_by_gateway(NOW_S - 7))) == "saved 1 s ago, 1.0 MB"
+
+
+def test_between_two_savers_the_last_save_is_told() -> None:
+    now = status({"a/0:1": {"begun": True}}, saved=saved_by_gateway(NOW_S - 7))
+    assert stored(now) == "saved 7 s ago, 4.0 MB"
+
+
+def test_a_run_that_goes_on_has_a_state_whatever_is_known_of_it_yet() -> None:
+    waits = saver(begun=False, handed_through=NOTHING, saved_through=None, saved_at_s=0.0, saved_bytes=0)
+    going_on = {"down": ["a/0"], "awaiting_rows": ["a/0:0"]}
+    assert stored(status({"a/0:0": waits}, **going_on)) == "RESTORING a/0"
+    assert stored(status({"a/0:0": waits}, awaiting_rows=["a/0:0"])) == ""
+    assert unsaved_in(status({"a/0:0": waits}, awaiting_rows=["a/0:0"])) == ["a/0"]
 
 
 def test_before_the_first_save_that_is_said() -> None:

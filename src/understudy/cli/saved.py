@@ -11,7 +11,7 @@ from typing import Any
 
 from understudy.cli.interruption import Interruption
 from understudy.cli.picture import plural, span
-from understudy.cli.stored import copies_in, is_saved, savers_in
+from understudy.cli.stored import copies_in, unsaved_in
 from understudy.cli.view import RunView
 from understudy.runtime.local import LocalRun
 from understudy.runtime.saving.claim import Claim
@@ -74,7 +74,7 @@ def save_last(run: LocalRun, view: RunView, interruption: Interruption) -> None:
     deadline = asked_at + LAST_SAVE_S
     while time.monotonic() < deadline and not interruption.asked_again:
         status = run.status()
-        unsaved = _unsaved(status) if status is not None else []
+        unsaved = unsaved_in(status) if status is not None else []
         if status is not None and not unsaved:
             view.say("every state is saved")
             return
@@ -84,12 +84,6 @@ def save_last(run: LocalRun, view: RunView, interruption: Interruption) -> None:
             run.save_and_hold()
         time.sleep(_POLL_S)
     view.say("not every state was saved; the run goes on from the snapshots before and from its log")
-
-
-def _unsaved(status: dict[str, Any]) -> list[str]:
-    """The partitions of which more was taken in than is saved, or that no node tells of."""
-    saved = [p for p, stats in savers_in(status).items() if is_saved(stats) and not stats["queued_buckets"]]
-    return sorted({copy.rpartition(":")[0] for copy in status["seats"]} - set(saved))
 
 
 class SavedNews:

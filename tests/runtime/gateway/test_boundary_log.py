@@ -14,6 +14,7 @@ from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.ingest.buckets import SealedBucket
 from understudy.runtime.payload import decode
+from understudy.runtime.transport.wire import Frame
 
 ONE, BOTH = Copy(Partition("one")), Copy(Partition("both"))
 LOG = [SealedBucket("fast", number, ROWS) for number in range(1, 9)]
@@ -200,3 +201,61 @@ def test_the_status_tells_which_partitions_are_down_and_which_were_restored(
     )
     status = gate.boundary.status()
     assert (status["down"], status["restored"]) == ([], {"one/0": 3})
+
+
+# --- what waits for copies ----------------------------------------------------------------------------------
+
+
+def awaiting(gate: Gateway) -> list[str]:
+    found: list[str] = gate.boundary.status()["awaiting_rows"]
+    return found
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_the_status_names_the_copies_that_have_rows_to_come(
+    made: list[Gateway], tmp_path: Path, saves: bool
+) -> None:
+    gate = gateway(made, tmp_path, saves=saves)
+    attached(gate)
+    assert awaiting(gate) == []
+    gate.sealed("fast", 1, 2, 3)
+    assert awaiting(gate) == ["both/0:0", "one/0:0"]
+    gate.say(ONE, FAST, Ack(3))
+    gate.say(BOTH, FAST, Ack(2))
+    assert awaiting(gate) == ["both/0:0"]
+    gate.say(BOTH, FAST, Ack(3))
+    gate.sealed("fast", 4, table=None)
+    assert awaiting(gate) == [], "there are no rows in the last bucket"
+
+
+def test_rows_that_wait_for_room_are_to_come_for_every_copy(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path, saves=True, input_buckets_max=2)
+    attached(gate)
+    gate.sealed("fast", 1, 2)
+    gate.say(ONE, FAST, Ack(2))
+    assert awaiting(gate) == ["both/0:0"]
+    gate.sealed("fast", 3)
+    assert numbers_for(gate, ONE) == [1, 2], "there is no room for the third"
+    assert awaiting(gate) == ["both/0:0", "one/0:0"]
+
+
+def test_after_a_restart_rows_are_to_come_until_a_copy_says_what_it_has(
+    made: list[Gateway], tmp_path: Path
+) -> None:
+    log = [SealedBucket("fast", number, ROWS) for number in (1, 2, 3)]
+    gate = gateway(made, tmp_path, saves=True, trimmed={"fast": 3}, log=log)
+    gate.connect()
+    assert awaiting(gate) == ["both/0:0", "one/0:0"], "the log has what they may lack"
+    gate.attach(ONE, FAST, 3)
+    gate.attach(BOTH, FAST, 1)
+    assert awaiting(gate) == ["both/0:0"]
+    gate.say(BOTH, FAST, Ack(3))
+    assert awaiting(gate) == []
+
+
+def test_the_status_tells_the_newest_save_of_each_partition(made: list[Gateway], tmp_path: Path) -> None:
+    gate = gateway(made, tmp_path, saves=True)
+    save = {"saved_through": 5, "saved_at_s": 9.0, "saved_bytes": 7}
+    gate.boundary.frame_arrived("n", Frame({"kind": "stats", "copies": {"one/0:0": save}}))
+    gate.boundary.frame_arrived("m", Frame({"kind": "stats", "copies": {"one/0:1": {"begun": True}}}))
+    assert gate.boundary.status()["saved"] == {"one/0": {"through": 5, "at_s": 9.0, "bytes": 7}}

@@ -10,7 +10,7 @@ import pytest
 from small_engine import failing
 from small_run import Run
 
-from understudy.cli.stored import is_saved, savers_in
+from understudy.cli.stored import saved_states, savers_in
 from understudy.flow.policy import policy_named
 from understudy.runtime.transport.wire import Frame
 
@@ -36,20 +36,20 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 def told(run: Run) -> dict[str, dict[str, Any]]:
     """What the copies that save told the gateway of it."""
+    return savers_in(status(run))
+
+
+def status(run: Run) -> dict[str, Any]:
+    """What the gateway knows once its nodes have told how they are doing."""
     for node in run.nodes.values():
         node.copies.tell_stats()
-    seats = run.gateway.boundary.status()["seats"]
-    return savers_in({"nodes": dict(run.gateway.stats_of), "seats": seats})
+    return {"nodes": dict(run.gateway.stats_of), **run.gateway.boundary.status()}
 
 
 def await_saved(run: Run) -> None:
-    partitions = {str(copy.partition) for copy in run.view.seats}
-
     def saved() -> bool:
-        stats = told(run)
-        return stats.keys() == partitions and all(
-            is_saved(each) and each["saved_through"] is not None for each in stats.values()
-        )
+        states = saved_states(status(run)).values()
+        return bool(states) and all(state.is_all and state.through is not None for state in states)
 
     run.until(saved)
 
@@ -99,6 +99,21 @@ def test_a_node_that_is_told_to_saves_at_once_what_its_copies_hold(make: Make) -
     assert all(stats["saved_through"] is None for stats in told(run).values())
     run.gateway.boundary.have_all_saved()
     await_saved(run)
+
+
+def test_of_a_node_that_is_lost_the_gateway_remembers_what_it_saved(make: Make) -> None:
+    run = make("none", 1, NEVER_MS)
+    run.push(range(1, 20))
+    run.await_delivered(19)
+    run.gateway.boundary.have_all_saved()
+    await_saved(run)
+    before = {partition: state.through for partition, state in saved_states(status(run)).items()}
+    run.lose("node-1")
+    run.push(range(20, 25))
+    run.until(lambda: bool(status(run)["down"]))
+    states = saved_states(status(run))
+    assert {partition: state.through for partition, state in states.items()} == before
+    assert not any(state.is_all for state in states.values())
 
 
 def test_only_the_gateway_has_a_node_save(make: Make) -> None:

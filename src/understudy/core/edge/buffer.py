@@ -72,6 +72,12 @@ class Buffer:
         wanted = len(self._numbers) - self._wanted
         return wanted >= self.buckets_max or self._wanted_bytes >= self.bytes_max
 
+    @property
+    def last_with_rows(self) -> BucketId:
+        """The last kept bucket that has rows; NOTHING if there is none."""
+        kept = self._buckets[self._head :]
+        return next((bucket.number for bucket in reversed(kept) if not bucket.empty), NOTHING)
+
     # --- changing ----------------------------------------------------------------------------------------
 
     def put(

@@ -153,6 +153,15 @@ class Outlet:
         floors = self._log_floor if self.backed else self.buffer.floor
         return min((floors[replica] for replica in self.live), default=NOTHING)
 
+    def owes_rows(self, replica: int) -> bool:
+        """Whether this copy of the consumer may have rows to come of what was put out: it has not
+        acknowledged a bucket with rows that is kept here, or one that only the log has by now.
+        """
+        floor = (self._log_floor if self.backed else self.buffer.floor)[replica]
+        if floor < self.buffer.gone_through:
+            return True
+        return bool(self.buffer.size_bytes) and floor < self.buffer.last_with_rows
+
     @property
     def log_needed(self) -> BucketId:
         """Everything through this number may go from the log, as far as this consumer is concerned."""

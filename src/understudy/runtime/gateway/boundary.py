@@ -25,6 +25,7 @@ from understudy.core.shape.partition import Copy, Partition
 from understudy.core.view.events import CopySuspected, Report
 from understudy.engine.segments import SINK_PREFIX, sink_partition
 from understudy.runtime.actor import Actor
+from understudy.runtime.gateway.newest_saves import NewestSaves
 from understudy.runtime.gateway.rereading import Rereading
 from understudy.runtime.gateway.shares import Dealer, Dealt, Incoming
 from understudy.runtime.hosting import Hosting
@@ -111,6 +112,7 @@ class Boundary(Hosting):
         self._sources = {name: Incoming() for name in dataflow.topology.sources}
         self._groups: dict[str, BucketId] = {}
         self._senders: dict[Partition, int | None] = {}
+        self._newest_saves = NewestSaves()
         self._epoch = 0
         for bucket in recovered:
             if bucket.source in self._sources:
@@ -200,6 +202,19 @@ class Boundary(Hosting):
             "buffered_buckets": max((len(outlet.buffer) for outlet in outlets), default=0),
             "buffered_bytes": sum(outlet.buffer.size_bytes for outlet in outlets),
             "waiting_for_room": self.crowded,
+            "awaiting_rows": sorted(self._awaiting_rows(producers)),
+            "saved": self._newest_saves.status(),
+        }
+
+    def _awaiting_rows(self, producers: Mapping[str, Producer | None]) -> set[str]:
+        """The copies for which rows wait here."""
+        return {
+            str(Copy(partition, replica))
+            for name, producer in producers.items()
+            if producer is not None
+            for partition, outlet in producer.outlets.items()
+            for replica in outlet.live
+            if self._sources[name].waiting_bytes or outlet.owes_rows(replica)
         }
 
     def listen_on(self, endpoint: Endpoint) -> None:
@@ -354,6 +369,7 @@ class Boundary(Hosting):
 
     def frame_arrived(self, node: str, frame: Frame) -> None:
         if frame.kind == STATS:
+            self._newest_saves.note(frame.head)
             self._around.stats(node, frame.head)
 
     def _suspects(self, report: Report) -> None:
