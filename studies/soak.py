@@ -158,7 +158,7 @@ def soak(policy: str, minutes: float, rate: float, kill_every_s: float) -> dict[
             status = run.status()
             _sample(run, status, samples, now_s)
             disk.append(disk_now(folder, now_s))
-            if status is not None and status["last_output_s"] is not None:
+            if status is not None and status["latency_ms"] is not None:
                 behind.append(float(status["latency_ms"]))
                 if now_s > next_line:
                     next_line += TELL_EVERY_S

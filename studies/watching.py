@@ -78,7 +78,7 @@ def _sample(status: dict[str, Any]) -> Sample:
         status["rows_out"],
         min(sealed.values(), default=NOTHING),
         min(delivered.values(), default=NOTHING),
-        status["latency_ms"],
+        status["latency_ms"] or 0.0,
         status["buffered_bytes"],
     )
 

@@ -82,6 +82,12 @@ def test_without_output_there_is_no_latency() -> None:
     assert "no output yet" in figures({}, {**STATUS, "last_output_s": None}).sentence
 
 
+def test_output_from_long_ago_has_no_latency_and_is_output_all_the_same() -> None:
+    shown = figures({}, {**STATUS, "latency_ms": None, "last_output_s": 200.0})
+    assert shown.latency == "-"
+    assert "latency -; last output 200.0 s ago" in shown.sentence
+
+
 def seat(node: str, status: str = "ACTIVE") -> dict[str, Any]:
     return {"node": node, "status": status, "epoch": 1}
 

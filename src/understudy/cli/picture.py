@@ -58,6 +58,7 @@ class Figures:
     rows_in_per_s: float | None
     rows_out: int
     rows_out_per_s: float | None
+    #: None if no sink had output lately, or only of rows that are far too old to tell.
     latency_ms: float | None
     last_output_s: float | None
     late: int
@@ -85,7 +86,7 @@ class Figures:
         parts = [
             f"in {_counted(self.rows_in, self.rows_in_per_s)}",
             f"out {_counted(self.rows_out, self.rows_out_per_s)}",
-            f"latency {self.latency}" if self.latency_ms is not None else "no output yet",
+            "no output yet" if self.last_output_s is None else f"latency {self.latency}",
         ]
         if self.last_output_s is not None:
             parts.append(f"last output {self.last_output_s:.1f} s ago")

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from understudy.cli.interruption import Interrupted, Interruption
-from understudy.cli.picture import span
+from understudy.cli.picture import figures
 from understudy.cli.policies import times
 from understudy.runtime.local import LocalRun
 from understudy.runtime.process_tree import memory_mb
@@ -112,7 +112,8 @@ class Show:
 
     def _wait_until_steady(self, then_say: str) -> dict[str, Any]:
         status = self._trial.wait_running(held_s=STEADY_S, patience_s=PATIENCE_S, timeout_s=600.0)
-        self._say(f"{then_say} Latency {span(status['latency_ms'])}, {status['rows_out']} results so far.")
+        latency = figures({}, status).latency
+        self._say(f"{then_say} Latency {latency}, {status['rows_out']} results so far.")
         return status
 
     def _await_steps(self) -> None:

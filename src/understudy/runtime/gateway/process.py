@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from understudy.core.bucket import NOTHING, Bucket, BucketId, end_of
+from understudy.core.bucket import NOTHING, Bucket, BucketId
 from understudy.core.host.places import GATEWAY
 from understudy.runtime.actor import Actor
 from understudy.runtime.candidate import Wanted
 from understudy.runtime.durable import leave_mark
+from understudy.runtime.gateway.counts import Counts
 from understudy.runtime.gateway.delivery import DeliveredRange, Delivery
 from understudy.runtime.gateway.intake import Intake, now_us
 from understudy.runtime.gateway.versions import Versions
@@ -57,7 +56,7 @@ class Gateway:
         self._recorder = RunRecorder(
             settings, self._flow.name, NAME, version=settings.version, ends=dataflow.ends
         )
-        self._stats = _Stats(self._flow.bucket_us)
+        self._stats = Counts(self._flow.bucket_us)
         self._actor = Actor("boundary", ending.fail)
         self._delivery = Delivery(
             self._flow, settings.path, self._delivered, ending.fail, digests=settings.history
@@ -224,40 +223,3 @@ class Gateway:
             "gateway": {"pid": os.getpid(), "flight": self._endpoint.address},
             **self._stats.summary(),
         }
-
-
-class _Stats:
-    """Counts for the status: written by several threads, each its own fields, read by any."""
-
-    def __init__(self, bucket_us: int) -> None:
-        self._bucket_us = bucket_us
-        self._lock = threading.Lock()
-        self._nodes: dict[str, dict[str, Any]] = {}
-        self._rows_out = 0
-        self._latency_ms: dict[str, float] = {}
-        self._last_output_at = 0.0
-
-    def of_node(self, node: str, facts: Mapping[str, Any]) -> None:
-        with self._lock:
-            self._nodes[node] = {key: value for key, value in facts.items() if key != "kind"}
-
-    def delivered(self, sink: str, done: DeliveredRange) -> None:
-        rows = sum(rows for _, rows, _ in done.buckets)
-        with self._lock:
-            self._rows_out += rows
-            if done.buckets:
-                self._last_output_at = time.time()
-                newest_us = end_of(done.buckets[-1][0], self._bucket_us)
-                self._latency_ms[sink] = max(0.0, (now_us() - newest_us) / 1_000)
-
-    def summary(self) -> dict[str, Any]:
-        with self._lock:
-            return {
-                "nodes": dict(self._nodes),
-                "rows_out": self._rows_out,
-                # Of the sink that is furthest behind: the others would hide it.
-                "latency_ms": round(max(self._latency_ms.values(), default=0.0), 1),
-                "last_output_s": round(time.time() - self._last_output_at, 3)
-                if self._last_output_at
-                else None,
-            }
