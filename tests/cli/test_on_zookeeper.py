@@ -183,7 +183,7 @@ def test_status_of_a_run_whose_gateway_is_gone_says_where_to_look(
     failed.write_text("column nosuch is missing.\n")
     assert main(["status", settings.folder]) == 3
     err = capsys.readouterr().err
-    assert "has ended, and not because its sources did. node-1 failed: column nosuch is missing." in err
+    assert "broke off: it was not stopped. node-1 failed: column nosuch is missing." in err
     assert f"{settings.folder}/logs" in err
 
 

@@ -152,9 +152,9 @@ class FakeInterruption:
         self.granted_s += seconds
 
 
-def saved_last(run: FakeRun, view: Any) -> FakeInterruption:
+def saved_last(run: FakeRun, view: Any, *, all_saved: bool = True) -> FakeInterruption:
     interruption = FakeInterruption()
-    save_last(run, view, interruption)  # type: ignore[arg-type]
+    assert save_last(run, view, interruption) == all_saved  # type: ignore[arg-type]
     return interruption
 
 
@@ -196,13 +196,13 @@ def test_a_second_ctrl_c_does_without(view: Any, said: list[str], clock: SimpleN
 def test_a_store_that_takes_too_long_does_not_keep_the_run_from_ending(
     view: Any, said: list[str], clock: SimpleNamespace
 ) -> None:
-    saved_last(FakeRun(status(**saver(saved_through=5))), view)
+    saved_last(FakeRun(status(**saver(saved_through=5))), view, all_saved=False)
     assert said == [ASKED, NOT_ALL]
     assert clock.s == pytest.approx(100.0 + LAST_SAVE_S, abs=1.0)
 
 
 def test_without_a_gateway_nothing_is_waited_for(view: Any, said: list[str], clock: SimpleNamespace) -> None:
-    interruption = saved_last(FakeRun(None, answers=False), view)
+    interruption = saved_last(FakeRun(None, answers=False), view, all_saved=False)
     assert (said, clock.s, interruption.granted_s) == ([], 100.0, 0.0)
 
 

@@ -15,6 +15,7 @@ from understudy.cli import stop
 from understudy.cli.main import main
 from understudy.runtime.folder_lock import lock_of_run
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.stopped import Stopped, leave_stopped
 
 #: Holds a run's folder, and ends in good order when it is asked to: {deed} is done then.
 LAUNCHER = """
@@ -80,6 +81,18 @@ def test_a_run_is_stopped_also_where_that_cannot_be_said(settings: RunSettings, 
     with Path("/dev/full").open("w") as full, redirect_stdout(full):
         assert main(["stop", settings.folder]) == 0
     assert launcher.wait(10) == 143
+
+
+def test_a_stop_that_saved_every_state_is_said_to_have(
+    settings: RunSettings, launchers: Launchers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_stopped(settings.path, Stopped(all_saved=True))
+    launchers.start(settings, "sys.exit(143)")
+    assert main(["stop", settings.folder]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "stopped, and every state is saved; "
+        f"go on with: understudy run /flows/copy.py --folder {settings.folder}"
+    )
 
 
 def test_a_run_that_is_not_running_is_not_stopped_and_no_stranger_is_signalled(

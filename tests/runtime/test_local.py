@@ -23,6 +23,7 @@ from understudy.runtime.local import LocalRun
 from understudy.runtime.process import failure_file, ready_file
 from understudy.runtime.pulse import Pulse, pulse_file
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.stopped import Stopped, leave_stopped, stopped_in
 from understudy.runtime.upgrade_files import FOLDER, REQUEST, Request
 from upgrade_kit import LIVE, NEAR, SHAPE, pin_new_code
 
@@ -386,3 +387,33 @@ def test_every_look_bounds_what_processes_print(run: LocalRun, monkeypatch: pyte
     monkeypatch.setattr(local, "bound_printed", bounded.append)
     run.check()
     assert bounded == [run.settings.path]
+
+
+def test_a_run_that_is_stopped_leaves_a_mark_before_another_can_begin(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+    honest = local.leave_stopped
+
+    def leave(folder: Path, stopped: Stopped) -> None:
+        held.append(lock_of_run(folder).is_held())
+        honest(folder, stopped)
+
+    monkeypatch.setattr(local, "leave_stopped", leave)
+    run.mark_as_stopped(all_saved=True)
+    assert stopped_in(run.settings.path) is None, "it still runs"
+    run.stop()
+    assert (stopped_in(run.settings.path), held) == (Stopped(all_saved=True), [True])
+
+
+def test_a_run_that_breaks_off_leaves_no_mark_not_even_that_of_an_earlier_stop(
+    tmp_path: Path, programs: Programs
+) -> None:
+    (tmp_path / "flow.py").write_text(FLOW)
+    settings = RunSettings("run", str(tmp_path / "flow.py"), str(tmp_path / "run"), "", gateway_port=1)
+    settings.save()
+    leave_stopped(settings.path, Stopped(all_saved=True))
+    with LocalRun(settings, nodes=1) as made:
+        made.start()
+        assert stopped_in(settings.path) is None
+    assert stopped_in(settings.path) is None

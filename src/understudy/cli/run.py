@@ -87,16 +87,32 @@ def _executed(
         view.say(f"run folder {settings.folder}")
         try:
             with interruption.unless(local_run) as run:
-                code = _looked_after(run, view, interruption, arguments.seconds)
-                if settings.saves and not run.finished:
-                    save_last(run, view, interruption)
-                    _tell_upgrade(run, view)
+                code = _stopped(run, view, interruption, arguments.seconds)
                 view.say("ending every process")
         except Interrupted:
             end_descendants()
             view.say("asked to end")
             code = interruption.exit_code
     _say_where(flow, settings)
+    return code
+
+
+def _stopped(run: LocalRun, view: RunView, interruption: Interruption, seconds: float | None) -> int:
+    """Keep the run going until it is to end, and have its state saved then; the exit code."""
+    try:
+        code = _looked_after(run, view, interruption, seconds)
+    except Interrupted:
+        # It has hardly begun.
+        run.mark_as_stopped(all_saved=False)
+        raise
+    if run.finished:
+        return code
+    all_saved = False
+    if run.settings.saves:
+        all_saved = save_last(run, view, interruption)
+        _tell_upgrade(run, view)
+    if code != LOST:
+        run.mark_as_stopped(all_saved=all_saved)
     return code
 
 

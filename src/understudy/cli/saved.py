@@ -64,10 +64,12 @@ def goes_on_from(store: SnapshotStore | None) -> str:
     )
 
 
-def save_last(run: LocalRun, view: RunView, interruption: Interruption) -> None:
-    """Have every state saved before the end. A second Ctrl-C does without: the log has the rest."""
+def save_last(run: LocalRun, view: RunView, interruption: Interruption) -> bool:
+    """Have every state saved before the end; whether that was done. A second Ctrl-C does without: the log has
+    the rest.
+    """
     if not run.save_and_hold():
-        return
+        return False
     view.say("saving the state; press Ctrl-C again to do without")
     interruption.grant(LAST_SAVE_S)
     asked_at = time.monotonic()
@@ -77,13 +79,14 @@ def save_last(run: LocalRun, view: RunView, interruption: Interruption) -> None:
         unsaved = unsaved_in(status) if status is not None else []
         if status is not None and not unsaved:
             view.say("every state is saved")
-            return
+            return True
         if time.monotonic() - asked_at > _ASK_AGAIN_S:
             # A copy that was behind has taken more since its last snapshot.
             asked_at = time.monotonic()
             run.save_and_hold()
         time.sleep(_POLL_S)
     view.say("not every state was saved; the run goes on from the snapshots before and from its log")
+    return False
 
 
 class SavedNews:

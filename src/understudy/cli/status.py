@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
 
 from understudy.cli.folders import run_in
@@ -11,10 +12,12 @@ from understudy.cli.picture import figures, legend, node_lines
 from understudy.cli.policies import titled
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.folder_lock import lock_of_run
+from understudy.runtime.going_on import has_begun
 from understudy.runtime.process import failures, finished_file
 from understudy.runtime.seating import in_one_piece, seats_in
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import status_of
+from understudy.runtime.stopped import stopped_in
 
 
 def execute(arguments: Namespace) -> int:
@@ -77,8 +80,7 @@ def _why_silent(settings: RunSettings, problem: EnvironmentFailed) -> str:
     failed = failures(settings.path)
     logs = settings.path / "logs"
     if not lock_of_run(settings.path).is_held():
-        reasons = "".join(f" {name} failed: {why}" for name, why in failed.items())
-        return f"Run {where} has ended, and not because its sources did.{reasons} Its logs are in {logs}."
+        return f"Run {where} {_how_ended(settings, failed)} {_how_to_go_on(settings)}"
     if "gateway" in failed:
         return (
             f"The gateway of run {where} failed: {failed['gateway']} It is started again and again, "
@@ -88,3 +90,26 @@ def _why_silent(settings: RunSettings, problem: EnvironmentFailed) -> str:
         f"Run {where} gives no status: it starts or hangs, or its gateway does. {problem} "
         f"Try again in a moment, or look into {logs}."
     )
+
+
+def _how_ended(settings: RunSettings, failed: Mapping[str, str]) -> str:
+    """How a run has ended that does not run and is not finished."""
+    stopped = stopped_in(settings.path)
+    if stopped is None:
+        reasons = "".join(f" {name} failed: {why}" for name, why in failed.items())
+        how = "" if reasons else " It was killed, or its machine went down."
+        return f"broke off: it was not stopped.{reasons or how} Its logs are in {settings.path / 'logs'}."
+    if stopped.all_saved:
+        return "is stopped, in good order: every state is saved."
+    if settings.saves:
+        return (
+            "is stopped, in good order. Not every state was saved then: it goes on from the snapshots before "
+            "and from its log."
+        )
+    return "is stopped, in good order."
+
+
+def _how_to_go_on(settings: RunSettings) -> str:
+    if has_begun(settings) and not settings.saves:
+        return "It saved no state, so it cannot go on. Start the flow again in a new folder."
+    return f"Go on with: understudy run {settings.flow_path} --folder {settings.folder}"

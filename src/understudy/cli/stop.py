@@ -15,6 +15,7 @@ from understudy.cli.output import output_may_fail
 from understudy.cli.saved import LAST_SAVE_S
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.folder_lock import lock_of_run
+from understudy.runtime.stopped import stopped_in
 
 #: Beside the last snapshots: every process ends within a few seconds.
 _END_S = 20.0
@@ -50,5 +51,7 @@ def execute(arguments: Namespace) -> int:
                 f"Its logs are in {settings.path / 'logs'}."
             )
         time.sleep(_POLL_S)
-    print(f"stopped; go on with: understudy run {settings.flow_path} --folder {settings.folder}")
+    stopped = stopped_in(settings.path)
+    saved = "stopped, and every state is saved" if stopped is not None and stopped.all_saved else "stopped"
+    print(f"{saved}; go on with: understudy run {settings.flow_path} --folder {settings.folder}")
     return 0

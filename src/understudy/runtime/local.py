@@ -40,6 +40,7 @@ from understudy.runtime.saving.claim import Claim
 from understudy.runtime.settings import FILE, RunSettings, node_names
 from understudy.runtime.starting import HELD_BACK_S_MAX, start_order
 from understudy.runtime.status import RunStatus
+from understudy.runtime.stopped import Stopped, forget_stopped, leave_stopped
 from understudy.runtime.upgrading import Upgrading
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,8 @@ class LocalRun:
         self._leaving: list[Child] = []
         self._lock = threading.Lock()
         self._ending = threading.Event()
+        #: How it is being stopped, if that is in good order.
+        self._stopped: Stopped | None = None
         self.upgrading = Upgrading(self)
 
     @property
@@ -135,6 +138,7 @@ class LocalRun:
         self._output_locks = self._output_locks or locks_of_outputs(load(self.settings.flow_path))
         for lock in self._output_locks:
             lock.take()
+        forget_stopped(self.settings.path)
         if not self.settings.gateway_port:
             # Chosen once, so that a gateway that is started again is found where it was.
             self.settings = replace(self.settings, gateway_port=_free_port(self.settings.host))
@@ -314,6 +318,10 @@ class LocalRun:
         self.upgrading.close()
         return self._status.tell("save", STATUS_TIMEOUT_S)
 
+    def mark_as_stopped(self, *, all_saved: bool) -> None:
+        """The run ends because it was told to: once everything has ended, `stop` leaves a mark of it."""
+        self._stopped = Stopped(all_saved)
+
     def stop(self) -> None:
         """End everything: nodes and gateway in good order, then ZooKeeper. Nothing is left behind."""
         self._ending.set()
@@ -324,6 +332,9 @@ class LocalRun:
         if self.zookeeper is not None:
             self.zookeeper.stop()
         sweep()
+        if self._stopped is not None:
+            # While no one else can have begun to go on with it.
+            leave_stopped(self.settings.path, self._stopped)
         if self._claim is not None:
             self._claim.release()
         for lock in (*self._output_locks, self._folder_lock):
