@@ -50,6 +50,9 @@ class Run:
         self.has_saved = True
         return True
 
+    def mark_as_stopped(self, *, all_saved: bool) -> None:
+        assert all_saved == self.has_saved
+
 
 @pytest.fixture
 def ended(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, bool]]:

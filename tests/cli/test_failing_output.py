@@ -39,7 +39,7 @@ class Run:
     node_names, held_back = ["node-1"], []
     upgrading = SimpleNamespace(news=list)
 
-    def __init__(self, settings, lock, view):
+    def __init__(self, settings, *_):
         self.settings, self.looks = settings, 0
 
     def __enter__(self):
@@ -60,6 +60,9 @@ class Run:
     def save_and_hold(self):
         (self.settings.path / "saved").touch()
         return True
+
+    def mark_as_stopped(self, *, all_saved):
+        assert all_saved == (self.settings.path / "saved").exists()
 
 run._local_run = Run
 run.Coordination = lambda *_: nullcontext(SimpleNamespace(session=SimpleNamespace(connected=True)))
@@ -177,8 +180,7 @@ def test_a_run_goes_on_when_its_reader_leaves_and_saves_when_it_is_stopped(runs:
 def test_a_reader_that_dies_of_the_same_ctrl_c_does_not_keep_a_run_from_saving(runs: Runs) -> None:
     run = runs.run(NEVER)
     assert run.stdout is not None
-    while "starting the gateway" not in run.stdout.readline():
-        pass
+    assert any("starting the gateway" in line for line in run.stdout)
     runs.until_it_goes_on()
     run.stdout.close()
     run.send_signal(signal.SIGINT)
