@@ -29,7 +29,7 @@ Status = dict[str, Any]
 
 
 def facts(**changes: Any) -> Status:
-    """What a gateway says of a candidate that works and takes no sink yet."""
+    """What a gateway says of a candidate that works and takes no sink yet; less if that is not open."""
     usual = {
         "version": 2,
         "members": ["node-3.1", "node-4.1"],
@@ -37,16 +37,18 @@ def facts(**changes: Any) -> Status:
         "trouble": "",
         "live": False,
         "takes": False,
-    }
-    usual |= {
         "open": True,
-        "whole": True,
-        "down": [],
-        "crowded": [],
-        "behind": {"out": 0},
-        "arrived": {"out": 40},
-        "arrived_beside": {"out": 40},
     }
+    if changes.get("open", True):
+        usual |= {
+            "seats": {},
+            "whole": True,
+            "down": [],
+            "crowded": [],
+            "behind": {"out": 0},
+            "arrived": {"out": 40},
+            "arrived_beside": {"out": 40},
+        }
     return usual | changes
 
 

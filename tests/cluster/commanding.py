@@ -51,7 +51,9 @@ class Commanded:
         except EnvironmentFailed:
             return None
 
-    def wait(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def wait(
+        self, condition: Callable[[dict[str, Any]], bool], patience_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
         """The first status that fulfils the condition."""
         found: list[dict[str, Any]] = []
 
@@ -60,7 +62,7 @@ class Commanded:
             found.extend([status] if status is not None and condition(status) else [])
             return bool(found)
 
-        until(fulfilled, PATIENCE_S)
+        until(fulfilled, patience_s)
         return found[0]
 
     def upgrade(self, trial_s: float = 1.0) -> Owner:

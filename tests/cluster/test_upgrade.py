@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commanding import Commanded, assert_right, delivers, every_state_is_saved, said_by
+from commanding import PATIENCE_S, Commanded, assert_right, delivers, every_state_is_saved, said_by
 from owning import Owner
 
 import understudy as us
@@ -49,6 +49,28 @@ def test_a_changed_flow_goes_live_and_is_the_one_that_goes_on(
         assert "the run goes on with version 2" in run.stop()
         run.go_on()
         run.wait(delivers)
+    run.said()
+    assert made_by(tmp_path) == [None, 2]
+    assert_right(tmp_path, rows)
+
+
+def test_an_upgrade_goes_on_when_the_gateway_is_killed_on_trial(
+    owner: Callable[..., Owner], tmp_path: Path
+) -> None:
+    run = Commanded(owner, tmp_path, "none")
+    with run.rows as rows:
+        run.wait(flows)
+        give_a_column(run.flow, "F.lit(2)")
+        upgrade = run.upgrade(trial_s=8.0)
+        killed = run.wait(
+            lambda status: status["candidate"] is not None and status["candidate"]["live"], 2 * PATIENCE_S
+        )
+        run.kill_gateway()
+        again = run.wait(lambda status: status["gateway"] != killed["gateway"])
+        assert again["version"] == 1, "it was killed on trial"
+        assert said_by(upgrade).endswith("done\n")
+        assert upgrade.process.returncode == 0
+        run.wait(lambda status: status["version"] == 2 and status["candidate"] is None)
     run.said()
     assert made_by(tmp_path) == [None, 2]
     assert_right(tmp_path, rows)

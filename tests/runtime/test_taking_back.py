@@ -210,6 +210,23 @@ def test_how_late_it_was_before_an_outage_of_the_gateway_does_not_count(run: Upg
     assert run.look(status(lacking(arrived=40, beside=41)), after_s=1) == []
 
 
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_gateway_that_begins_again_and_has_not_opened_it_yet_is_no_reason(
+    run: Upgraded, phase: str
+) -> None:
+    run.reach(phase)
+    run.look(USUAL[phase])
+    assert not any("taking" in did for did in run.look(status(facts(open=False)), after_s=1.0))
+
+
+def test_what_was_awaited_of_a_gateway_that_has_begun_again_is_not_awaited_any_more(run: Upgraded) -> None:
+    run.reach("turning")
+    slow = {"arrived": {"out": 40}, "arrived_beside": {"out": 41}}
+    run.look(status(facts(**slow)))
+    run.look(status(facts(open=False)), after_s=LATER_S_MAX)
+    assert run.look(status(facts(**slow)), after_s=1.0) == []
+
+
 def test_a_node_that_cannot_be_started_takes_it_back(run: Upgraded) -> None:
     run.reach("starting")
     run.look(ALONE)

@@ -28,7 +28,14 @@ class Lag:
         self._awaited: dict[str, tuple[BucketId, float]] = {}
 
     def seconds(self, seen: CandidateStatus, now_s: float) -> float:
-        """For how long at least the output that comes next has been there from the old version."""
+        """For how long at least the output that comes next has been there from the old version.
+
+        None of a version that is not open: a gateway that has begun again does not have its output yet, and
+        begins with what was delivered.
+        """
+        if not seen.is_open:
+            self._awaited.clear()
+            return 0.0
         for sink, beside in seen.facts["arrived_beside"].items():
             arrived = seen.facts["arrived"].get(sink, NOTHING)
             if sink in self._awaited and arrived >= self._awaited[sink][0]:
@@ -52,6 +59,11 @@ class CandidateStatus:
         return None if facts is None or facts["version"] != version else cls(facts, bucket_us)
 
     @property
+    def is_open(self) -> bool:
+        """Whether the gateway has its ends. How far it has come is said only then."""
+        return bool(self.facts["open"])
+
+    @property
     def is_live(self) -> bool:
         """Whether all sinks take its output."""
         return bool(self.facts["live"])
@@ -59,7 +71,7 @@ class CandidateStatus:
     @property
     def is_near(self) -> bool:
         """Whether every copy of it works, and next to no output is missing that was delivered already."""
-        ready = self.facts["open"] and self.facts["whole"]
+        ready = self.is_open and self.facts["whole"]
         return bool(ready) and self._seconds(self.facts["behind"]) <= BEHIND_S_MAX
 
     @property
@@ -71,7 +83,7 @@ class CandidateStatus:
         """Why it is not fit to take over; `lag_s` is its lag if the sinks were told to take its output."""
         if self.facts["failure"]:
             return str(self.facts["failure"])
-        if not self.facts["open"]:
+        if not self.is_open:
             return None
         if self.facts["crowded"] and not self.facts["takes"]:
             return f"it does not keep pace with {', '.join(self.facts['crowded'])}"

@@ -11,6 +11,7 @@ from versions_kit import Bench, Gateways, Node
 
 from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.runtime.gateway.boundary import Boundary
+from upgrade_kit import facts as small_facts
 
 
 def beside(gateways: Gateways) -> tuple[Bench, Node]:
@@ -48,6 +49,13 @@ def test_a_candidate_that_has_no_view_yet_is_not_open(gateways: Gateways) -> Non
         "takes": False,
         "open": False,
     }
+
+
+def test_upgrades_without_a_gateway_are_tested_with_what_a_gateway_says(gateways: Gateways) -> None:
+    gateway, _ = beside(gateways)
+    assert gateway.beside.keys() == small_facts(open=False).keys()
+    gateway.opens(2)
+    assert gateway.beside.keys() == small_facts().keys()
 
 
 def test_what_keeps_a_candidate_from_its_first_view_is_told(gateways: Gateways) -> None:
