@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from understudy.runtime.candidate_status import LATER_S_MAX
+from understudy.runtime.candidate_trial import UNSEEN_S_MAX
 from understudy.runtime.upgrade_files import cancel
-from understudy.runtime.upgrading import ENDING_S_MAX, LETTING_GO_S_MAX, READY_S_MAX, UNSEEN_S_MAX
+from understudy.runtime.upgrading import ENDING_S_MAX, LETTING_GO_S_MAX, READY_S_MAX
 from upgrade_kit import (
     ALONE,
     DONE,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from understudy.runtime.upgrading import HELD_UP_S_MAX, LOOKS
+from understudy.runtime.candidate_trial import HELD_UP_S_MAX
+from understudy.runtime.upgrading import LOOKS
 from upgrade_kit import (
     ALONE,
     DONE,

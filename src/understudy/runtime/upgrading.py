@@ -33,7 +33,8 @@ from typing import Protocol
 from understudy.core.host.places import GATEWAY
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.candidate import Candidate, remove_candidate
-from understudy.runtime.candidate_status import BEHIND_S_MAX, CandidateStatus, Lag, Status
+from understudy.runtime.candidate_status import CandidateStatus, Status
+from understudy.runtime.candidate_trial import CandidateTrial
 from understudy.runtime.leftovers import bound_histories, drop_code, drop_logs, drop_nodes, drop_states
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.untaken import begin_untaken
@@ -54,10 +55,6 @@ log = logging.getLogger(__name__)
 LOOKS = 2
 #: From the start of its nodes until it is ready.
 READY_S_MAX = 900.0
-#: For how long it may not be seen that the sinks take its output, once they were told to.
-UNSEEN_S_MAX = 60.0
-#: An old version that holds the sources up for so long while on trial could not take over any more.
-HELD_UP_S_MAX = 3.0
 #: How long the gateway may take to let go of a version before its nodes are ended all the same.
 LETTING_GO_S_MAX = 30.0
 #: How long nodes may take to end before the upgrade counts as over all the same.
@@ -112,12 +109,7 @@ class Upgrading:
         self._started: list[str] = []
         self._looks = 0
         self._since = 0.0
-        #: When it was last seen that the sinks take the new version's output, and since when the trial runs.
-        self._seen_at = 0.0
-        self._tried_since: float | None = None
-        #: Since when the old version holds the sources up.
-        self._held_up_since: float | None = None
-        self._lag = Lag()
+        self._trial: CandidateTrial | None = None
         self._trouble = ""
         self._why = ""
         #: Set when the nodes of the version that is over have ended; and how the upgrade went then.
@@ -229,39 +221,23 @@ class Upgrading:
         except EnvironmentFailed as problem:
             self._begin_taking_back(str(problem))
             return
-        self._seen_at, self._tried_since, self._held_up_since = self._clock(), None, None
-        self._lag = Lag()
+        self._trial = CandidateTrial(self._wanted, self._clock)
         self._turn_to(self._turn)
 
     def _turn(self, status: Status | None) -> None:
-        if self._is_seen_live(status):
+        if self._tried.seen_live(status) is not None:
             trial = f"on trial for {self._wanted.trial_s:g} s"
             self._say(f"the new version's output is delivered; {trial}")
             self._turn_to(self._try)
 
     def _try(self, status: Status | None) -> None:
-        if status is None or not self._is_seen_live(status):
-            # What cannot be seen is no trial: it begins anew.
-            self._tried_since = self._held_up_since = None
-            self._lag = Lag()
+        early = self._tried.end(status)
+        if early is None:
             return
-        now = self._clock()
-        if self._tried_since is None:
-            self._tried_since = now
-        if not status["waiting_for_room"]:
-            self._held_up_since = None
-        elif self._held_up_since is None:
-            self._held_up_since = now
-        # Output that is awaited now comes, or the new version falls short: either is soon known.
-        is_over = now - self._tried_since >= self._wanted.trial_s and self._lag_s(status) <= BEHIND_S_MAX
-        held_up = self._held_up_since is not None and now - self._held_up_since >= HELD_UP_S_MAX
-        if held_up and not is_over:
-            # The sources do not wait for it now, so what it lacks grows.
-            waiting = ", ".join(status["waiting_for_room"])
-            self._say(f"the old version does not keep pace with {waiting}, so the trial ends early")
-        if is_over or held_up:
-            self._turn_to(self._decide)
-            self._decide(status)
+        if early:
+            self._say(early)
+        self._turn_to(self._decide)
+        self._decide(status)
 
     def _decide(self, _status: Status | None) -> None:
         """The moment at which the run's settings name the new version decides."""
@@ -314,16 +290,12 @@ class Upgrading:
                 return f"{name} has ended: {why}"
         if (why := self._fleet.why_failed(GATEWAY)) is not None:
             return f"the gateway failed: {why}"
-        if self._step in (self._start, self._catch_up):
-            if self._clock() - self._since > READY_S_MAX:
-                return f"it was not ready within {READY_S_MAX:g} s. {self._trouble}"
-        elif self._clock() - self._seen_at > UNSEEN_S_MAX and not self._is_seen_live(status):
-            return f"for {UNSEEN_S_MAX:g} s it was not seen that its output is delivered"
+        if self._step in (self._turn, self._try):
+            return self._tried.shortcoming(status)
+        if self._clock() - self._since > READY_S_MAX:
+            return f"it was not ready within {READY_S_MAX:g} s. {self._trouble}"
         seen = self._seen(status)
-        if seen is None:
-            return None
-        delivered = self._step in (self._turn, self._try)
-        return seen.shortcoming(self._lag_s(status) if delivered else None)
+        return None if seen is None else seen.shortcoming(None)
 
     def _begin_taking_back(self, why: str) -> None:
         self._why = why.strip()
@@ -344,22 +316,14 @@ class Upgrading:
         assert self._former is not None
         return self._former
 
+    @property
+    def _tried(self) -> CandidateTrial:
+        assert self._trial is not None
+        return self._trial
+
     def _seen(self, status: Status | None) -> CandidateStatus | None:
         """What the gateway says of the new version."""
         return CandidateStatus.of(status, self._wanted.version, self._wanted.bucket_us)
-
-    def _lag_s(self, status: Status | None) -> float:
-        """How much later than the old version's its output comes."""
-        seen = self._seen(status)
-        return 0.0 if seen is None else self._lag.seconds(seen, self._clock())
-
-    def _is_seen_live(self, status: Status | None) -> bool:
-        """Whether the gateway says that the sinks take the new version's output."""
-        seen = self._seen(status)
-        if seen is None or not seen.is_live:
-            return False
-        self._seen_at = self._clock()
-        return True
 
     def _version_on_disk(self) -> int | None:
         """The version that the run goes on with if it ends now; None if that cannot be told."""
