@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from understudy.runtime.candidate_status import LATER_S_MAX
-from understudy.runtime.candidate_trial import UNSEEN_S_MAX
+from understudy.runtime.candidate_trial import HELD_UP_S_MAX, UNSEEN_S_MAX
 from understudy.runtime.upgrade_files import cancel
 from understudy.runtime.upgrading import ENDING_S_MAX, LETTING_GO_S_MAX, READY_S_MAX
 from upgrade_kit import (
@@ -193,6 +194,31 @@ def test_a_trial_does_not_end_while_output_is_awaited(run: Upgraded) -> None:
     assert run.look(status(lacking(arrived=40, beside=41)), after_s=TRIAL_S - 2) == []
     assert run.look(status(lacking(arrived=40, beside=50)), after_s=4) == []
     assert run.look(status(lacking(arrived=41, beside=50)))[0] == "write run.json: version 2, 2 tried"
+
+
+def test_a_trial_does_not_end_early_for_a_version_that_does_not_put_anything_out(run: Upgraded) -> None:
+    """The sources wait for it, and before that it was the old version that they did not wait for."""
+    run.reach("on trial")
+    run.look(LIVE)
+    hung = status({**lacking(arrived=40, beside=41), "crowded": ["rows"]}, waiting=["rows"])
+    for _ in range(int(LATER_S_MAX) + 1):
+        assert run.look(hung, after_s=1.0) == []
+    why = "its output is 11 s behind the old one's"
+    assert run.look(hung, after_s=1.0)[-1] == f"say: taking the new version back: {why}"
+    run.is_taken_back(why)
+
+
+@pytest.mark.parametrize(
+    "lacks", [{"crowded": ["rows"]}, {"arrived_beside": {"out": 41}}], ids=["no room", "no output"]
+)
+def test_a_trial_ends_early_once_the_new_version_lacks_nothing(run: Upgraded, lacks: dict[str, Any]) -> None:
+    run.trial_s = 100 * TRIAL_S
+    run.reach("on trial")
+    lacking_it = status(facts(live=True, takes=True, **lacks), waiting=["rows"])
+    for _ in range(int(HELD_UP_S_MAX) + 3):
+        assert run.look(lacking_it, after_s=1.0) == []
+    lacks_nothing = facts(live=True, takes=True, arrived={"out": 41}, arrived_beside={"out": 41})
+    assert run.look(status(lacks_nothing, waiting=["rows"]))[0] == "write run.json: version 2, 2 tried"
 
 
 def test_output_that_is_always_a_little_later_is_late_by_that_little(run: Upgraded) -> None:

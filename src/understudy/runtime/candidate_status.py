@@ -75,6 +75,11 @@ class CandidateStatus:
         return bool(ready) and self._seconds(self.facts["behind"]) <= BEHIND_S_MAX
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether a source has no room in it."""
+        return bool(self.facts["crowded"])
+
+    @property
     def trouble(self) -> str:
         """Why it cannot begin yet; nothing if it can."""
         return str(self.facts["trouble"])

@@ -59,10 +59,13 @@ class CandidateTrial:
             self._held_up_since = None
         elif self._held_up_since is None:
             self._held_up_since = now
-        # Output that is awaited now comes, or the new version falls short: either is soon known.
-        if now - self._since >= self._wanted.trial_s and self._lag_s(seen) <= BEHIND_S_MAX:
+        if self._lag_s(seen) > BEHIND_S_MAX:
+            # What is awaited now comes, or the new version falls short: either is soon known.
+            return None
+        if now - self._since >= self._wanted.trial_s:
             return ""
-        if self._held_up_since is not None and now - self._held_up_since >= HELD_UP_S_MAX:
+        held_up = self._held_up_since is not None and now - self._held_up_since >= HELD_UP_S_MAX
+        if held_up and not seen.is_crowded:
             # The sources do not wait for it now, so what it lacks grows.
             waiting = ", ".join(status["waiting_for_room"])
             return f"the old version does not keep pace with {waiting}, so the trial ends early"
