@@ -52,8 +52,16 @@ def facts(**changes: Any) -> Status:
     return usual | changes
 
 
-def status(candidate: Status | None = None, *, version: int = 1, waiting: Sequence[str] = ()) -> Status:
-    return {"version": version, "waiting_for_room": list(waiting), "candidate": candidate}
+def status(
+    candidate: Status | None = None, *, version: int = 1, waiting: Sequence[str] = (), gateway: int = 1
+) -> Status:
+    """What the gateway with this process id says."""
+    return {
+        "version": version,
+        "waiting_for_room": list(waiting),
+        "candidate": candidate,
+        "gateway": {"pid": gateway},
+    }
 
 
 ALONE = status()

@@ -10,7 +10,7 @@ import pytest
 from understudy.runtime.candidate_status import LATER_S_MAX
 from understudy.runtime.candidate_trial import HELD_UP_S_MAX, UNSEEN_S_MAX
 from understudy.runtime.upgrade_files import cancel
-from understudy.runtime.upgrading import ENDING_S_MAX, LETTING_GO_S_MAX, READY_S_MAX
+from understudy.runtime.upgrading import ENDING_S_MAX, LETTING_GO_S_MAX, LOOKS, READY_S_MAX
 from upgrade_kit import (
     ALONE,
     DONE,
@@ -293,6 +293,30 @@ def test_what_is_not_seen_to_be_delivered_is_waited_for_a_while(
     assert run.look(seen, after_s=UNSEEN_S_MAX) == []
     run.look(seen, after_s=0.1)
     run.is_taken_back("for 60 s it was not seen that its output is delivered")
+
+
+@pytest.mark.parametrize("phase", ["turning", "on trial"])
+def test_a_gateway_that_is_killed_again_and_again_takes_it_back(run: Upgraded, phase: str) -> None:
+    """The system may kill it because the new version's output takes too much memory."""
+    run.reach(phase)
+    live = facts(live=phase == "on trial", takes=True)
+    for gateway in (1, 2):
+        assert run.look(status(live, gateway=gateway)) == []
+        assert run.look(None, after_s=5.0) == []
+    why = "the gateway was killed 2 times while its output was delivered"
+    assert run.look(status(facts(open=False), gateway=3))[-1] == f"say: taking the new version back: {why}"
+    run.is_taken_back(why)
+
+
+def test_a_gateway_that_is_killed_before_the_sinks_turn_does_not_count(run: Upgraded) -> None:
+    run.reach("catching up")
+    for gateway in range(1, 6):
+        assert run.look(status(facts(open=False), gateway=gateway)) == []
+    for _ in range(LOOKS):
+        run.look(status(facts(), gateway=6))
+    live = facts(live=True, takes=True)
+    for gateway in (6, 7):
+        assert "taking" not in " ".join(run.look(status(live, gateway=gateway)))
 
 
 def test_a_sink_that_does_not_turn_takes_it_back(run: Upgraded) -> None:

@@ -2,6 +2,9 @@
 
 It begins when the sinks are told to turn. From one status after the other it finds out why the new version is
 to be taken back, or that it has stood its trial. What cannot be seen is no trial: it begins anew then.
+
+A gateway that was killed does not say over what, and one death may have any reason. A second one during the
+same trial is taken for the new version's: its output may be more than the gateway has memory for.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from understudy.runtime.upgrade_files import Request
 UNSEEN_S_MAX = 60.0
 #: An old version that holds the sources up for so long while on trial could not take over any more.
 HELD_UP_S_MAX = 3.0
+#: How many gateways may be seen, one after the other: the one that began, and its successor.
+GATEWAYS_MAX = 2
 
 
 class CandidateTrial:
@@ -29,11 +34,17 @@ class CandidateTrial:
         #: Since when the old version holds the sources up.
         self._held_up_since: float | None = None
         self._lag = Lag()
+        #: The gateways that were seen since, by their process.
+        self._gateways: set[int] = set()
 
     def shortcoming(self, status: Status | None) -> str | None:
         """Why the new version is to be taken back."""
         if self._clock() - self._seen_at > UNSEEN_S_MAX and self.seen_live(status) is None:
             return f"for {UNSEEN_S_MAX:g} s it was not seen that its output is delivered"
+        if status is not None:
+            self._gateways.add(status["gateway"]["pid"])
+        if len(self._gateways) > GATEWAYS_MAX:
+            return f"the gateway was killed {len(self._gateways) - 1} times while its output was delivered"
         seen = self._seen(status)
         return None if seen is None else seen.shortcoming(self._lag_s(seen))
 

@@ -14,7 +14,7 @@ Until `deciding` any failure of the new version takes it back: a process of it t
 that has no copy, output that falls behind the old version's, or that does not come at all. A process of it
 that was killed is not started again: a second version that lacks memory would take it from the first. A
 failure of the gateway counts, too, because the new version's output may be what it failed over. A gateway
-that was only killed is waited for, and the trial begins again.
+that was only killed is waited for, and the trial begins again; once.
 
 Each step is one look at the run and at most one change: the files of `runtime.candidate` say what is wanted,
 the gateway brings it about, and its status says how far it is. Nothing that fails here, such as a disk that
