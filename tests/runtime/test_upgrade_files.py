@@ -209,6 +209,21 @@ def test_a_decision_that_may_have_been_made_is_made_again_until_it_is_certain(ru
     assert run.look(LIVE)[-1] == "say: the run goes on with version 2; ending the old one"
 
 
+def test_while_a_decision_is_made_certain_the_nodes_of_the_new_version_are_started_again(
+    run: Upgraded,
+) -> None:
+    """It is not taken back any more, so it must not be left without them."""
+    run.reach("on trial")
+    run.look(LIVE)
+    run.full["run.json"] = True
+    for _ in range(2):
+        run.look(LIVE, after_s=TRIAL_S)
+        assert sorted(run.upgrading.nodes) == ["node-1", "node-2"]
+    run.full["run.json"] = False
+    run.look(LIVE)
+    assert sorted(run.upgrading.nodes) == ["node-1", "node-2"], "what the file says has not changed"
+
+
 @pytest.mark.parametrize("phase", AFTERWARDS)
 def test_a_candidate_that_cannot_be_removed_is_tried_again(run: Upgraded, phase: str) -> None:
     run.reach("on trial" if phase == "finishing" else "catching up")

@@ -121,7 +121,7 @@ class Upgrading:
     @property
     def nodes(self) -> frozenset[str]:
         """The nodes that are not to be started again if they end."""
-        if self._step == self._finish:
+        if self._step in (self._make_certain, self._finish):
             return frozenset(self._before.node_names)
         return frozenset(self._started)
 
@@ -245,14 +245,21 @@ class Upgrading:
         try:
             self._fleet.go_on_as(settings)
         except EnvironmentFailed as problem:
-            if self._version_on_disk() == self._before.version:
+            named = self._version_on_disk()
+            if named == self._before.version:
                 self._begin_taking_back(str(problem))
-            else:
-                # It may be decided. Then it must be for certain before the old version's states go.
-                log.warning("not decided yet: %s", problem)
+                return
+            # It may be decided. Then it must be for certain before the old version's states go.
+            log.warning("not decided yet: %s", problem)
+            if named == self._wanted.version:
+                self._turn_to(self._make_certain)
             return
         self._say(f"the run goes on with version {settings.version}; ending the old one")
         self._turn_to(self._finish)
+
+    def _make_certain(self, status: Status | None) -> None:
+        """The settings name the new version, which only a loss of power could still undo."""
+        self._decide(status)
 
     def _finish(self, status: Status | None) -> None:
         self._without_candidate()
