@@ -41,13 +41,13 @@ from understudy.runtime.untaken import begin_untaken
 from understudy.runtime.upgrade_files import (
     DONE,
     TAKEN_BACK,
-    Progress,
     Request,
     is_cancelled,
     progress_in,
     remove_request,
     request_in,
 )
+from understudy.runtime.upgrade_telling import UpgradeTelling
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +104,7 @@ class Upgrading:
         #: The version that the run had before.
         self._former: RunSettings | None = None
         self._step: Callable[[Status | None], None] = self._await_request
-        self._progress = Progress(0)
-        self._is_written = True
+        self._telling = UpgradeTelling(self._folder)
         self._started: list[str] = []
         self._looks = 0
         self._since = 0.0
@@ -116,7 +115,6 @@ class Upgrading:
         self._over = threading.Event()
         self._outcome = "", ""
         self._closing = False
-        self._news: list[str] = []
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -134,8 +132,7 @@ class Upgrading:
 
     def news(self) -> list[str]:
         """What has happened since this was last asked."""
-        news, self._news = self._news, []
-        return news
+        return self._telling.news()
 
     def close(self) -> None:
         """The run is about to end: what is on trial is taken back, and no request is taken up any more."""
@@ -143,8 +140,7 @@ class Upgrading:
 
     def look(self, status: Status | None) -> None:
         """Do the next step, if it is due. `status` is the gateway's, None if it does not answer."""
-        if not self._is_written:
-            self._write()
+        self._telling.look()
         if self._step in (self._start, self._catch_up, self._turn, self._try):
             why = self._failure(status)
             if why is not None:
@@ -180,7 +176,8 @@ class Upgrading:
             self._refuse(request, str(problem))
             return
         self._request, self._former, self._started = request, settings, []
-        self._looks, self._trouble, self._progress = 0, "", Progress(request.version)
+        self._looks, self._trouble = 0, ""
+        self._telling.begin(request.version)
         try:
             begin_untaken(request.settings)
             Candidate(request.settings, request.dataflow).save()
@@ -188,7 +185,7 @@ class Upgrading:
             self._begin_taking_back(str(problem))
             return
         names = ", ".join(request.settings.node_names)
-        self._say(f"starting {names} with the new code, version {request.version}")
+        self._telling.say(f"starting {names} with the new code, version {request.version}")
         self._turn_to(self._start)
 
     def _start(self, _status: Status | None) -> None:
@@ -197,7 +194,7 @@ class Upgrading:
         if not all(map(self._fleet.came_up, self._started)):
             return
         if len(self._started) == len(names):
-            self._say("the new version catches up")
+            self._telling.say("the new version catches up")
             self._turn_to(self._catch_up)
             return
         name = names[len(self._started)]
@@ -212,7 +209,7 @@ class Upgrading:
         seen = self._seen(status)
         if seen is not None and seen.trouble not in ("", self._trouble):
             self._trouble = seen.trouble
-            self._say(f"the new version cannot begin yet: {self._trouble}")
+            self._telling.say(f"the new version cannot begin yet: {self._trouble}")
         self._looks = self._looks + 1 if seen is not None and seen.is_near else 0
         if self._looks < LOOKS:
             return
@@ -227,7 +224,7 @@ class Upgrading:
     def _turn(self, status: Status | None) -> None:
         if self._tried.seen_live(status) is not None:
             trial = f"on trial for {self._wanted.trial_s:g} s"
-            self._say(f"the new version's output is delivered; {trial}")
+            self._telling.say(f"the new version's output is delivered; {trial}")
             self._turn_to(self._try)
 
     def _try(self, status: Status | None) -> None:
@@ -235,7 +232,7 @@ class Upgrading:
         if early is None:
             return
         if early:
-            self._say(early)
+            self._telling.say(early)
         self._turn_to(self._decide)
         self._decide(status)
 
@@ -254,7 +251,7 @@ class Upgrading:
             if named == self._wanted.version:
                 self._turn_to(self._make_certain)
             return
-        self._say(f"the run goes on with version {settings.version}; ending the old one")
+        self._telling.say(f"the run goes on with version {settings.version}; ending the old one")
         self._turn_to(self._finish)
 
     def _make_certain(self, status: Status | None) -> None:
@@ -280,7 +277,7 @@ class Upgrading:
 
     def _await_end(self, _status: Status | None) -> None:
         if self._over.is_set() or self._clock() - self._since > ENDING_S_MAX:
-            self._say(*self._outcome)
+            self._telling.say(*self._outcome)
             self._request = None
             self._turn_to(self._await_request)
 
@@ -306,7 +303,7 @@ class Upgrading:
 
     def _begin_taking_back(self, why: str) -> None:
         self._why = why.strip()
-        self._say(f"taking the new version back: {self._why}")
+        self._telling.say(f"taking the new version back: {self._why}")
         self._turn_to(self._take_back)
         # At once. That the gateway has let go is seen by a status that is asked for later.
         self._without_candidate()
@@ -354,27 +351,9 @@ class Upgrading:
             # Starting and catching up have one limit.
             self._since = self._clock()
 
-    def _say(self, sentence: str, outcome: str = "") -> None:
-        log.info("upgrade: %s", sentence)
-        self._news.append(sentence)
-        said = self._progress
-        self._progress = replace(said, sentences=(*said.sentences, sentence), outcome=outcome)
-        self._write()
-
-    def _write(self) -> None:
-        """Write down how the upgrade goes; if the disk does not take it, the next look tries again."""
-        try:
-            self._progress.save(self._folder)
-        except OSError as problem:
-            if self._is_written:
-                log.warning("how the upgrade goes cannot be written down: %s", problem)
-            self._is_written = False
-        else:
-            self._is_written = True
-
     def _refuse(self, request: Request, why: str) -> None:
-        self._progress = Progress(request.version)
-        self._say(f"taken back: {why}", TAKEN_BACK)
+        self._telling.begin(request.version)
+        self._telling.say(f"taken back: {why}", TAKEN_BACK)
 
     def _end(self, nodes: Sequence[str], sentence: str, outcome: str, *, logs_before: int = 0) -> None:
         """End the nodes of a version that is over, and remove what is left of it, beside everything else."""
