@@ -18,6 +18,7 @@ from understudy.runtime.leftovers import drop_unfinished
 from understudy.runtime.process import finished_file
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.upgrade_files import FOLDER, PROGRESS, REQUEST, remove_request
+from understudy.runtime.upgrading import ENDING_S_MAX
 from upgrade_kit import ALONE, DONE, LIVE, NEAR, TRIAL_S
 
 # --- how it goes --------------------------------------------------------------------------------------------
@@ -75,6 +76,24 @@ def test_a_version_that_is_taken_back_is_told_with_the_reason_and_what_to_do(
         "taking the new version back: node-4 has ended: column nosuch is missing.",
         "taken back: node-4 has ended: column nosuch is missing. Nothing is lost: the run has version 1, as "
         "before. Once that is mended, upgrade again.",
+    ]
+
+
+def test_an_upgrade_that_has_to_wait_for_the_one_before_says_so(
+    command: Commanded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.run.reach("taking back")
+    command.run.look(ALONE)
+    command.run.look(ALONE, after_s=ENDING_S_MAX + 1)
+    command.run.fleet.up.clear()
+    command.then(ALONE, ALONE, command.run.fleet.nodes_ended)
+    command.until_catching_up()
+    command.then(ALONE, command.lock.release)
+    command.upgrade()
+    assert lines(capsys)[1:4] == [
+        "waiting until the nodes of the upgrade before have ended",
+        STARTING.replace("version 2", "version 3"),
+        CATCHES_UP,
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from understudy.runtime import upgrading
 from understudy.runtime.candidate_status import LATER_S_MAX
 from understudy.runtime.candidate_trial import HELD_UP_S_MAX, UNSEEN_S_MAX
 from understudy.runtime.upgrade_files import cancel
@@ -24,6 +25,9 @@ from upgrade_kit import (
     facts,
     status,
 )
+
+#: What is said when nodes take long to end.
+LATE = "say: nodes that are over have not ended yet; the next upgrade waits until they have"
 
 
 @pytest.fixture
@@ -355,4 +359,50 @@ def test_nodes_that_do_not_end_do_not_keep_the_upgrade_from_its_end(run: Upgrade
     run.reach("finishing")
     run.look(DONE)
     assert run.look(DONE, after_s=ENDING_S_MAX) == []
-    assert run.look(DONE, after_s=0.1) == ["say: done"]
+    assert run.look(DONE, after_s=0.1) == [LATE, "say: done"]
+    assert run.look(DONE) == []
+    run.fleet.nodes_ended()
+    run.ask(3, first_node=5)
+    run.look(DONE)
+    assert run.look(DONE)[1] == "write candidate.json: version 3"
+
+
+def test_nodes_that_have_not_ended_keep_the_next_upgrade_waiting_which_is_told_why(run: Upgraded) -> None:
+    """It has nodes of the same names."""
+    run.reach("taking back")
+    run.look(ALONE)
+    assert run.look(ALONE, after_s=ENDING_S_MAX + 1)[0] == LATE
+    run.ask(3)
+    waits = "waiting until the nodes of the upgrade before have ended"
+    assert run.look(ALONE) == [f"say: {waits}"]
+    assert run.look(ALONE, after_s=1_000.0) == []
+    assert (run.progress.version, run.progress.sentences) == (3, (waits,))
+    run.fleet.nodes_ended()
+    run.look(ALONE)
+    assert run.look(ALONE)[1] == "write candidate.json: version 3"
+    assert run.progress.sentences == (waits, "starting node-3, node-4 with the new code, version 3")
+
+
+def test_an_old_request_that_comes_meanwhile_is_answered_later(run: Upgraded) -> None:
+    run.reach("taking back")
+    run.look(ALONE)
+    run.look(ALONE, after_s=ENDING_S_MAX + 1)
+    run.ask(1)
+    assert run.look(ALONE) == []
+    run.fleet.nodes_ended()
+    run.look(ALONE)
+    assert run.look(ALONE) == ["remove request.json", "say: taken back: that version was tried before"]
+
+
+def test_what_cannot_be_tidied_up_does_not_keep_the_next_upgrade_waiting(
+    run: Upgraded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect of ours")
+
+    monkeypatch.setattr(upgrading, "drop_nodes", fail)
+    run.reach("finishing")
+    run.look(DONE)
+    with pytest.raises(RuntimeError):
+        run.fleet.nodes_ended()
+    assert run.look(DONE) == ["say: done"]

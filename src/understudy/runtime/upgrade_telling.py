@@ -22,9 +22,15 @@ class UpgradeTelling:
         self._is_written = True
         self._news: list[str] = []
 
+    @property
+    def version(self) -> int:
+        """The version that was spoken of last."""
+        return self._progress.version
+
     def begin(self, version: int) -> None:
-        """What is said from here on is of the upgrade to this version."""
-        self._progress = Progress(version)
+        """What is said from here on is of this version. What was said while it had to wait stays."""
+        if version != self.version or self._progress.outcome:
+            self._progress = Progress(version)
 
     def say(self, sentence: str, outcome: str = "") -> None:
         log.info("upgrade: %s", sentence)

@@ -8,7 +8,8 @@
     deciding        the run's settings are replaced by those of the new version, once the disk takes them
     finishing       the run goes on with the new version, whatever happens; the gateway lets go of the old one
     taking back     the sinks turn back, the gateway lets go of the new version
-    ending          the nodes of the version that is over end
+    ending          the nodes of the version that is over end. If they take long, the upgrade is over all the
+                    same, and the next one waits for them
 
 Until `deciding` any failure of the new version takes it back: a process of it that ends, a partition of it
 that has no copy, output that falls behind the old version's, or that does not come at all. A process of it
@@ -57,7 +58,7 @@ LOOKS = 2
 READY_S_MAX = 900.0
 #: How long the gateway may take to let go of a version before its nodes are ended all the same.
 LETTING_GO_S_MAX = 30.0
-#: How long nodes may take to end before the upgrade counts as over all the same.
+#: How long nodes may take to end before the upgrade is said to be over all the same.
 ENDING_S_MAX = 30.0
 #: Reasons to take a version back that are no fault of it.
 STOPPED, BY_REQUEST = "the run is being stopped", "it was cancelled"
@@ -276,10 +277,27 @@ class Upgrading:
             self._end(self._started, f"taken back: {why} {kept}{again}", TAKEN_BACK)
 
     def _await_end(self, _status: Status | None) -> None:
-        if self._over.is_set() or self._clock() - self._since > ENDING_S_MAX:
+        if self._over.is_set():
             self._telling.say(*self._outcome)
-            self._request = None
             self._turn_to(self._await_request)
+        elif self._clock() - self._since > ENDING_S_MAX:
+            self._telling.say(
+                "nodes that are over have not ended yet; the next upgrade waits until they have"
+            )
+            self._telling.say(*self._outcome)
+            self._turn_to(self._await_late_end)
+
+    def _await_late_end(self, _status: Status | None) -> None:
+        """The nodes of the next version may have the names of those that end, and their files are removed."""
+        if self._over.is_set():
+            self._turn_to(self._await_request)
+            return
+        request = None if self._closing else request_in(self._folder)
+        if request is None or request.version <= self._fleet.settings.versions_tried:
+            return
+        if request.version != self._telling.version:
+            self._telling.begin(request.version)
+            self._telling.say("waiting until the nodes of the upgrade before have ended")
 
     # --- what goes wrong ---------------------------------------------------------------------------------
 
@@ -363,11 +381,13 @@ class Upgrading:
         self._outcome = sentence, outcome
 
         def tidy_up() -> None:
-            drop_nodes(settings, names)
-            drop_logs(settings, logs_before)
-            drop_code(settings, settings.versions_tried)
-            bound_histories(settings)
-            over.set()
+            try:
+                drop_nodes(settings, names)
+                drop_logs(settings, logs_before)
+                drop_code(settings, settings.versions_tried)
+                bound_histories(settings)
+            finally:
+                over.set()
             # The store may take its time, and the next upgrade need not wait for it.
             drop_states(settings)
 
