@@ -11,6 +11,8 @@ from versions_kit import Bench, Gateways, Node
 
 from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.runtime.gateway.boundary import Boundary
+from understudy.runtime.mesh import STATS
+from understudy.runtime.transport.wire import Frame
 from upgrade_kit import facts as small_facts
 
 
@@ -139,6 +141,23 @@ def test_a_candidate_is_live_when_every_sink_takes_it_and_takes_is_said_of_any(g
     assert facts(gateway, "live", "takes") == (True, True)
     gateway.wants(candidate=gateways.disk.candidate())
     assert facts(gateway, "live", "takes") == (False, False)
+
+
+@pytest.mark.parametrize("stays", [1, 2])
+def test_what_the_nodes_of_a_version_have_told_goes_with_it(gateways: Gateways, stays: int) -> None:
+    """Else every upgrade leaves something in each later status."""
+    gateway, one = beside(gateways)
+    two = gateway.opens(2)
+    two.attaches()
+    for node in (one, two):
+        node.reports(groups=7)
+    assert gateway.status()["nodes"] == {"n1": {"groups": 7}, "n2": {"groups": 7}}
+    over = (two, one)[stays - 1].boundary
+    gateway.wants(candidate=gateways.disk.candidate(live=stays == 2))
+    gateway.wants(base=stays)
+    assert gateway.status()["candidate"] is None
+    gateway.ask(lambda: over.frame_arrived("late", Frame({"kind": STATS, "groups": 8})))
+    assert gateway.status()["nodes"] == {f"n{stays}": {"groups": 7}}
 
 
 def test_a_status_is_of_one_moment_also_when_the_run_goes_on_with_another_version_meanwhile(

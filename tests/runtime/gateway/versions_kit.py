@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -30,11 +30,12 @@ from understudy.runtime.gateway.boundary import Boundary
 from understudy.runtime.gateway.edition import Edition
 from understudy.runtime.gateway.versions import Versions
 from understudy.runtime.ingest.buckets import SealedBucket
-from understudy.runtime.mesh import Mesh
+from understudy.runtime.mesh import STATS, Mesh
 from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.recording import RunRecorder
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.transport.endpoint import Endpoint
+from understudy.runtime.transport.wire import Frame
 
 
 class Coordinated:
@@ -121,6 +122,11 @@ class Node:
 
     def tell(self, source: str, reader: Copy, message: Message) -> None:
         self.says(Say(reader, Copy(Partition(source)), 7, message))
+
+    def reports(self, **facts: Any) -> None:
+        """What a node tells of itself from time to time."""
+        frame = Frame({"kind": STATS, **facts})
+        self._bench.ask(lambda: self.boundary.frame_arrived(self.name, frame))
 
     def takes(self, source: str, through: BucketId) -> None:
         """All copies hold everything of a source through this number."""
@@ -212,9 +218,6 @@ class Bench:
 
     def room(self, source: str, there_is: bool) -> None:
         self.rooms[source] = there_is
-
-    def stats(self, node: str, facts: Mapping[str, Any]) -> None:
-        pass
 
     # --- what a test does --------------------------------------------------------------------------------
 

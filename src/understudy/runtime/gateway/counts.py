@@ -1,4 +1,4 @@
-"""What a gateway counts for its status: rows put out, how late they came, what its nodes told last.
+"""What a gateway counts for its status: rows put out, and how late they came.
 
 **Latency** is how long after the end of its bucket output reached a sink. Of several sinks the one furthest
 behind counts, because the others would hide it. It is said of output that came lately: a sink that has had
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from understudy.core.bucket import end_of
@@ -28,14 +28,9 @@ class Counts:
         self._bucket_us = bucket_us
         self._clock = clock
         self._lock = threading.Lock()
-        self._nodes: dict[str, dict[str, Any]] = {}
         self._rows_out = 0
         #: By sink: when it last had rows, and how late they were.
         self._latest: dict[str, tuple[float, float]] = {}
-
-    def of_node(self, node: str, facts: Mapping[str, Any]) -> None:
-        with self._lock:
-            self._nodes[node] = {key: value for key, value in facts.items() if key != "kind"}
 
     def delivered(self, sink: str, done: DeliveredRange) -> None:
         rows = sum(rows for _, rows, _ in done.buckets)
@@ -56,7 +51,6 @@ class Counts:
             ]
             last_s = max((at_s for at_s, _ in self._latest.values()), default=None)
             return {
-                "nodes": dict(self._nodes),
                 "rows_out": self._rows_out,
                 "latency_ms": round(1e3 * max(lately), 1) if lately else None,
                 "last_output_s": None if last_s is None else round(now_s - last_s, 3),

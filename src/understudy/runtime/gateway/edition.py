@@ -29,6 +29,8 @@ class Edition:
     #: It may still be on its way into the coordination, or try in vain to get there.
     leading: Leading | None = None
     boundary: Boundary | None = None
+    #: What its nodes have told last. Written by the actor.
+    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: Set when it is not wanted any more.
     over: threading.Event = field(default_factory=threading.Event)
     #: Why it cannot begin yet; and why it cannot work any more.

@@ -175,9 +175,6 @@ class Gateway:
     def room(self, source: str, there_is: bool) -> None:
         self._intake.room(source, there_is)
 
-    def stats(self, node: str, facts: Mapping[str, Any]) -> None:
-        self._stats.of_node(node, facts)
-
     def _delivered(self, sink: str, done: DeliveredRange) -> None:
         self._recorder.delivered(sink, done.after, done.through, done.buckets, done.version)
         self._stats.delivered(sink, done)

@@ -67,8 +67,6 @@ class Outside(Intake, Protocol):
 
     def fail(self, error: BaseException) -> None: ...
 
-    def stats(self, node: str, facts: Mapping[str, Any]) -> None: ...
-
 
 class Versions:
     """`base` is the version that the run goes on with. `delivered` says how far each sink is delivered,
@@ -201,6 +199,7 @@ class Versions:
             "members": [] if leading is None else leading.members,
             "controller": None if leading is None else leading.failure,
             "candidate": others[-1].status_beside(first, self._turning) if others else None,
+            "nodes": {node: facts for each in (first, *others) for node, facts in dict(each.nodes).items()},
         }
 
     # --- input -------------------------------------------------------------------------------------------
@@ -362,7 +361,6 @@ class _Around:
         self._edition = edition
         self._outside = outside
         self.reader: Callable[[str, BucketId], LogReader] = outside.reader
-        self.stats: Callable[[str, Mapping[str, Any]], None] = outside.stats
 
     def deliver(self, sink: str, buckets: Sequence[Bucket]) -> None:
         self._outside.deliver(sink, buckets, self._edition.version)
@@ -384,6 +382,9 @@ class _Around:
     def report(self, report: Report) -> bool:
         leading = self._edition.leading
         return leading is not None and leading.report(report)
+
+    def stats(self, node: str, facts: Mapping[str, Any]) -> None:
+        self._edition.nodes[node] = {key: value for key, value in facts.items() if key != "kind"}
 
     def rests(self, sink: str, through: BucketId) -> None:
         # Behind what the host is about to do for the same event.
