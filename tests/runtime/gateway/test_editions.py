@@ -68,6 +68,19 @@ def test_what_keeps_a_candidate_from_its_first_view_is_told(gateways: Gateways) 
     assert facts(gateway, "trouble") == ("the store does not answer",)
 
 
+def test_why_a_candidate_cannot_restore_its_states_is_told_until_it_has_them(gateways: Gateways) -> None:
+    gateway, one = beside(gateways)
+    waits = "both/0:0 waits for its saved state: the store does not answer"
+    one.reports(copies={"both/0:0": {"begun": False, "saving_trouble": "the base's own trouble"}})
+    two = gateway.opens(2)
+    two.reports(copies={"one/0:0": {"begun": True, "saving_trouble": "the disk is full"}, "new/0:0": {}})
+    assert facts(gateway, "trouble") == ("",), "it works, and what is not saved now is saved later"
+    two.reports(copies={"both/0:0": {"begun": False, "saving_trouble": waits}})
+    assert facts(gateway, "trouble") == (waits,)
+    two.reports(copies={"both/0:0": {"begun": True, "saving_trouble": ""}})
+    assert facts(gateway, "trouble") == ("",)
+
+
 def test_an_open_candidate_tells_who_sits_where_and_whether_it_is_whole(gateways: Gateways) -> None:
     gateway, _ = beside(gateways)
     two = gateway.opens(2)

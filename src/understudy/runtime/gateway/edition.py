@@ -59,6 +59,14 @@ class Edition:
     def reads(self, source: str) -> bool:
         return source in self.dataflow.topology.sources
 
+    @property
+    def _waits(self) -> str:
+        """Why a copy of it does not have its saved state yet; nothing if none waits for it."""
+        copies = [copy for facts in list(self.nodes.values()) for copy in facts.get("copies", {}).values()]
+        # Of one that has begun, this would be why it was not saved.
+        waiting = [copy.get("saving_trouble") for copy in copies if not copy.get("begun", True)]
+        return min(filter(None, waiting), default="")
+
     def leave(self) -> None:
         """End its part in the coordination. Takes a few seconds if ZooKeeper is away."""
         leading = self.leading
@@ -73,7 +81,7 @@ class Edition:
             "version": self.version,
             "members": [] if leading is None else leading.members,
             "failure": self.failure,
-            "trouble": self.trouble or ("" if leading is None else leading.failure or ""),
+            "trouble": self.trouble or ("" if leading is None else leading.failure or "") or self._waits,
             # Whether all sinks take its output, and whether any does.
             "live": turning.turned and turning.wanted == self.version,
             "takes": turning.takes(self.version),
