@@ -135,12 +135,6 @@ def test_an_adoption_that_was_cut_short_begins_anew_and_leaves_one_state_of_each
     assert run.adopted() == {PAIRS: [40], MORE_PAIRS: [40], SUMS: [40]}
 
 
-def test_a_partition_that_was_never_saved_begins_with_nothing_if_the_log_is_whole(run: Upgraded) -> None:
-    run.save(PAIRS, 20)
-    adopt_states(run.edition, run.before)
-    assert run.adopted() == {PAIRS: [20], MORE_PAIRS: [], SUMS: []}
-
-
 def test_a_partition_without_a_state_and_without_its_log_cannot_begin(run: Upgraded) -> None:
     run.edition.forgotten["rows"] = 15
     for partition in (PAIRS, SUMS):

@@ -88,13 +88,21 @@ def adopt_states(edition: Edition, before: RunSettings) -> None:
     # An attempt that did not get to its end has left states that are older than what is adopted now. All
     # copies of a partition must begin with the same one, and no consumer with one from before its producers'.
     store.drop_version(settings.version)
-    known = set(store.partitions())
+    needed = Needed(before.version_path)
     adopted: list[Partition] = []
     for partition in topology.partitions:
         if edition.over.is_set():
             break
-        listed = store.adopt(partition, before.version) if partition in known else None
+        # Whether there is a state is asked now: the first one may have been saved since the last partition.
+        listed = store.adopt(partition, before.version)
         if listed is None:
+            if needed.has(partition):
+                # Its producers have let go of what is in there.
+                raise EnvironmentFailed(
+                    f"The store of snapshots {store.shown} holds no state of {partition}, although version "
+                    f"{before.version} has saved it there. Check that it is the right disk or bucket, and "
+                    "bring the files back."
+                )
             read = [name for name in topology.inputs[partition.name] if name in topology.sources]
             gone = [name for name in read if edition.forgotten[name] > NOTHING]
             if gone:
