@@ -68,6 +68,16 @@ def test_a_source_knows_through_which_number_no_consumer_will_ask_again() -> Non
     assert made.trimmed_through == 2
 
 
+def test_all_rows_of_a_source_that_has_ended_are_trimmed_although_no_consumer_reaches_its_end() -> None:
+    """Consumers acknowledge what all of their producers have reached; the log lets go of rows alone."""
+    made = producer()
+    end = (Bucket(1_000_000),)
+    made.produced(Produced(((LEFT, (*run(1, 2), *end)), (RIGHT, (*run(1), Bucket(2), *end)))))
+    drive(made, [*acked(LEFT, 500), *acked(RIGHT, 700)])
+    assert made.trimmed_through == 2
+    made.check()
+
+
 def source() -> Producer:
     """A source whose consumers save their state; all copies have what it put out."""
     made = Producer("source", {p: all_active(2) for p in (LEFT, RIGHT)}, stored=(LEFT, RIGHT), backed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,20 @@ def shown(buckets: list[SealedBucket]) -> list[tuple[str, int, bytes | None]]:
         (each.source, each.number, None if each.table is None else encode({each.source: each.table}))
         for each in buckets
     ]
+
+
+def with_rows(buckets: Iterable[SealedBucket]) -> list[tuple[str, int, bytes | None]]:
+    """Those with rows, as bytes: a log gives them again as they were."""
+    return shown([each for each in buckets if each.table is not None])
+
+
+def sealed_by(buckets: Iterable[SealedBucket]) -> dict[str, int]:
+    """The last number of each source. Of the buckets without rows before it a log may leave some out."""
+    return {each.source: each.number for each in buckets}
+
+
+def positions(buckets: Iterable[SealedBucket]) -> set[tuple[str, int]]:
+    return {(each.source, each.number) for each in buckets}
 
 
 def of(source: str, buckets: list[SealedBucket], after: int) -> list[SealedBucket]:

@@ -144,16 +144,16 @@ def test_a_segment_stays_until_every_source_is_forgotten_past_it(tmp_path: Path)
     flow = make_flow("a", "b")
     ingest = opened(flow, tmp_path, segment_bytes=1)
     ingest.push("a", rows(flow, 1, 5, source="a"), "c", 1, now_us=0)
-    ingest.push("b", rows(flow, 1, 9, source="b"), "c", 1, now_us=0)
+    ingest.push("b", rows(flow, 1, 7, 9, source="b"), "c", 1, now_us=0)
     ingest.commit()
     done(ingest, "a", 4)
-    done(ingest, "b", 7)
+    done(ingest, "b", 6)
     ingest.commit()
     assert (tmp_path / "00000001.wal").exists()
     ingest.close()
     again = Ingest(flow, tmp_path, segment_bytes=1, sync=False)
-    assert again.recover() == [SealedBucket("b", 8, None)], "each as far as it was trimmed"
-    done(again, "b", 8)
+    assert [(each.source, each.number) for each in again.recover()] == [("b", 7), ("b", 8)]
+    done(again, "b", 7)
     again.commit()
     assert not (tmp_path / "00000001.wal").exists()
 
@@ -294,10 +294,11 @@ def test_a_log_of_another_flow_is_refused(tmp_path: Path) -> None:
             ingest.recover()
 
 
-def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", [{}, {"format": 3}], ids=["none", "counted boundaries"])
+def test_a_log_of_another_format_is_refused(tmp_path: Path, head: dict[str, int]) -> None:
     log = Log(tmp_path)
     log.recover(lambda segment, record: None)
-    log.roll(Record(RecordKind.STATE, {"flow": {}, "sources": {}}))
+    log.roll(Record(RecordKind.STATE, {**head, "flow": {}, "sources": {}}))
     log.close()
     with pytest.raises(us.EnvironmentFailed, match="another version"):
         opened(make_flow(), tmp_path)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from log_kit import positions, sealed_by, with_rows
 
 import understudy as us
 from understudy.core.bucket import NOTHING
@@ -131,12 +132,19 @@ def tear(folder: Path, before: dict[Path, int], share: float) -> None:
 
 
 def shown(buckets: list[SealedBucket]) -> dict[str, list[tuple[int, bytes | None]]]:
-    """The buckets of each source in the order they came, as bytes."""
+    """The buckets of each source in the order they came, as bytes; of those without rows, the last."""
     by_source: dict[str, list[tuple[int, bytes | None]]] = {source: [] for source in SOURCES}
     for each in buckets:
+        mine = by_source[each.source]
+        if mine and mine[-1][1] is None:
+            mine.pop()
         payload = None if each.table is None else encode({each.source: each.table})
-        by_source[each.source].append((each.number, payload))
+        mine.append((each.number, payload))
     return by_source
+
+
+def after(number: dict[str, int], buckets: list[SealedBucket]) -> list[SealedBucket]:
+    return [each for each in buckets if each.number > number[each.source]]
 
 
 def run_with_crashes(
@@ -152,10 +160,16 @@ def run_with_crashes(
             ingest.close()
             tear(folder, before, planned.dies_at)
             ingest, recovered = opened(flow, folder, segment_bytes)
-            assert all(bucket.number > trimmed[bucket.source] for bucket in recovered)
-            already = [bucket for bucket in seen if bucket.number > trimmed[bucket.source]]
-            assert recovered[: len(already)] == already, "what was handed out changed in the crash"
-            seen += recovered[len(already) :]
+            assert after(trimmed, recovered) == recovered
+            already = after(trimmed, seen)
+            through = trimmed | sealed_by(already)
+            new = after(through, recovered)
+            again = [each for each in recovered if each.number <= through[each.source]]
+            assert with_rows(again) == with_rows(already), "what was handed out changed in the crash"
+            assert positions(again) <= positions(already), "a boundary was never handed out"
+            reached = sealed_by(recovered)
+            assert all(reached[source] >= number for source, number in sealed_by(already).items())
+            seen += new
             do(ingest, flow, planned)  # the client had no answer: it repeats the step
         ingest.commit()
         seen += ingest.take()

@@ -23,7 +23,9 @@ def filled(folder: Path, pushes: int = 6, trim: int | None = None, forget: int |
     """A closed log of one source. Each of its segments holds one push; push n seals bucket n - 1."""
     flow = make_flow()
     ingest = opened(flow, folder)
-    for number in range(1, pushes + 1):
+    ingest.push("s", rows(flow, 0, 1), "c", 1, now_us=0)
+    commit_and_roll(ingest)
+    for number in range(2, pushes + 1):
         ingest.push("s", rows(flow, number), "c", number, now_us=0)
         commit_and_roll(ingest)
     if trim is not None:
@@ -138,6 +140,86 @@ def test_one_source_that_is_not_trimmed_makes_a_recovery_begin_with_its_bucket(
     _, again = recovered(flow, tmp_path)
     assert [(each.source, each.number) for each in again] == [("b", 2), ("b", 3)]
     assert segments_read == [6, 7, 8, 9, 10], "the sixth holds the third push of b"
+
+
+FAR = {
+    "an end": lambda ingest: ingest.close_source("ref"),
+    "a boundary far ahead": lambda ingest: ingest.seal_through("ref", 1_000),
+}
+
+
+@pytest.fixture(params=FAR)
+def ahead(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[us.Flow, Ingest]:
+    """A log of two sources that a fragment reads together. `ref` is sealed far ahead, `s` goes on.
+
+    Each segment holds one push of `s`. Every copy and every snapshot has what both have reached.
+    """
+    flow = make_flow("ref", "s")
+    ingest = opened(flow, tmp_path)
+    ingest.push("ref", rows(flow, 2, source="ref"), "c", 1, now_us=0)
+    FAR[request.param](ingest)
+    for number in range(1, 9):
+        ingest.push("s", rows(flow, number), "c", number, now_us=0)
+        commit_and_roll(ingest)
+        for source in ("ref", "s"):
+            ingest.trim(source, number - 1)
+            ingest.forget(source, number - 1)
+    ingest.commit()
+    return flow, ingest
+
+
+def test_a_source_that_is_far_ahead_does_not_hold_up_the_log(
+    ahead: tuple[us.Flow, Ingest], tmp_path: Path, segments_read: list[int]
+) -> None:
+    flow, ingest = ahead
+    assert segments(tmp_path) == [9]
+    boundary = ingest.sealed_through["ref"]
+    ingest.close()
+    again, buckets = recovered(flow, tmp_path)
+    assert segments_read == [9]
+    assert buckets == [SealedBucket("ref", boundary, None)]
+    assert again.take() == []
+    assert again.sealed_through == {"ref": boundary, "s": 7}
+
+
+def test_a_source_with_rows_that_are_not_forgotten_holds_up_the_log(tmp_path: Path) -> None:
+    flow = make_flow("ref", "s")
+    ingest = opened(flow, tmp_path)
+    ingest.push("ref", rows(flow, 5, source="ref"), "c", 1, now_us=0)
+    ingest.close_source("ref")
+    for number in range(1, 9):
+        ingest.push("s", rows(flow, number), "c", number, now_us=0)
+        commit_and_roll(ingest)
+        for source in ("ref", "s"):
+            ingest.trim(source, number - 1)
+            ingest.forget(source, number - 1)
+        ingest.commit()
+        assert (1 in segments(tmp_path)) == (number - 1 < 5)
+
+
+def test_a_reader_gets_a_boundary_whose_segment_is_gone(ahead: tuple[us.Flow, Ingest]) -> None:
+    _, ingest = ahead
+    boundary = SealedBucket("ref", ingest.sealed_through["ref"], None)
+    assert read_all(ingest.reader("ref", 2)) == [boundary]
+    assert read_all(ingest.reader("ref", 7)) == [boundary]
+    assert read_all(ingest.reader("ref", boundary.number)) == []
+    with pytest.raises(us.EnvironmentFailed, match=r"no bucket of source 'ref' up to 2 any more"):
+        ingest.reader("ref", 1)
+
+
+def test_a_removed_log_is_missed_by_the_rows_that_it_had(
+    ahead: tuple[us.Flow, Ingest], tmp_path: Path
+) -> None:
+    flow, ingest = ahead
+    commit_and_roll(ingest)
+    ingest.push("s", rows(flow, 9), "c", 9, now_us=0)
+    commit_and_roll(ingest)
+    ingest.close()
+    segment(tmp_path, 10).unlink()
+    with pytest.raises(
+        us.EnvironmentFailed, match=r"lacks the segments before 00000011\.wal.* 's', up to bucket 8"
+    ):
+        recovered(flow, tmp_path)
 
 
 def test_segments_that_were_forgotten_after_the_newest_began_are_not_missed(tmp_path: Path) -> None:

@@ -5,14 +5,15 @@ another. They share one log, so that a commit syncs the disk once for all of the
 
 Two positions of a source say what is over. `trim`: every live copy has these buckets, so a restart does not
 put them in again. `forget`: no saved snapshot needs them, either, so the log need not hold them. A segment of
-the log goes when every source is forgotten past what the segment holds (see `retention`). Until then a
-`reader` gives its buckets again.
+the log goes when every source is forgotten past the rows that the segment holds (see `retention`). Until then
+a `reader` gives its buckets again.
 
 A push is checked first, then queued in the log, then applied. It may be acknowledged once it is committed
 (`commit`), and a bucket goes out (`take`) only when every record that made it is committed: every bucket that
 was seen outside can be made again. After a crash, `recover` replays the log through the same code and returns
-the buckets that were not trimmed, byte for byte as before. A push that a client repeats because it was not
-acknowledged is either recognised or taken in for the first time.
+the buckets with rows that were not trimmed, byte for byte as before, and how far each source was sealed. A
+push that a client repeats because it was not acknowledged is either recognised or taken in for the first
+time.
 
 Any thread may call any method. `commit` waits for the disk without holding up other threads.
 """
@@ -79,7 +80,8 @@ class Ingest:
         self._retention = Retention(self._log, flow.sources)
 
     def recover(self, *, begun: str | None = None) -> list[SealedBucket]:
-        """Read the log. Returns every bucket that was sealed and not trimmed, as it was before.
+        """Read the log. Returns every bucket with rows that was sealed and not trimmed, as it was before, and
+        of each source at least the last of those without rows.
 
         `begun` names what shows that this run has had a log; without it a folder without one is a new run's.
         """
@@ -297,7 +299,7 @@ class Ingest:
     @property
     def last_rows(self) -> BucketId:
         """The greatest number of a sealed bucket with rows, of any source; NOTHING before the first."""
-        return max(stamper.last_rows for stamper in self._state.stampers.values())
+        return max(self._state.last_rows.values())
 
     @property
     def log_bytes(self) -> int:
@@ -353,7 +355,7 @@ class Ingest:
 
     def _roll(self) -> None:
         self._log.commit()
-        self._retention.finish(self._state.through)
+        self._retention.finish(self._state.last_rows)
         self._log.roll(self._state.record(self._retention.facts()))
         # A segment holds at least as much news as state, or a large state would be written again and again.
         self._roll_at_bytes = max(self._segment_bytes_min, 2 * self._log.segment_bytes)

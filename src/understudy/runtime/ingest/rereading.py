@@ -4,9 +4,10 @@ After all copies of a partition were lost, the partition begins with a saved sna
 older bucket than the gateway's memory. A reader gives it what was sealed since, while the gateway goes on.
 
 A segment opens with the rows of all buckets that were open then, and records change a stamper in one way
-only. So a reader begins with any segment and makes the same buckets as the first time; it goes straight to
-the segments in which a bucket of its source was sealed. It reads one frame at a time, only what is on disk,
-and decodes no push of another source. What it keeps in memory is one frame and the open rows of its source.
+only. So a reader begins with any segment and makes the same buckets as the first time. It goes straight to
+the segments in which rows of its source were sealed; of the buckets without rows that it passes it gives the
+last, which the state of the next segment has. It reads one frame at a time, only what is on disk, and decodes
+no push of another source. What it keeps in memory is one frame and the open rows of its source.
 """
 
 from __future__ import annotations
@@ -113,12 +114,12 @@ class LogReader:
     def _next_segment(self) -> None:
         number, file, _ = self._segment
         end = self._retention.end_of(number)
-        sealed = self._stamper.through
+        rows = self._stamper.last_rows
         require(
-            end is None or sealed == end.through[self._source],
-            f"{file.path} was sealed through {sealed} of {self._source!r}, and then through {end}",
+            end is None or rows == end.last_rows[self._source],
+            f"{file.path} has rows of {self._source!r} through {rows}, and then through {end}",
         )
-        self._through = max(self._through, sealed)
+        self._through = max(self._through, self._stamper.through)
         opened = self._retention.open_after(self._source, self._through)
         file.close()
         self._segment = opened
@@ -130,11 +131,12 @@ class LogReader:
             case RecordKind.STATE:
                 require_readable(self._flow, head)
                 facts = head["sources"][name]
-                path, after = self._segment.file.path, self._segment.after
-                require(facts["through"] == after, f"{path} begins after {facts['through']}, not {after}")
+                path, rows = self._segment.file.path, self._segment.last_rows
+                require(facts["last_rows"] == rows, f"{path} begins after {facts['last_rows']}, not {rows}")
                 self._stamper = Stamper(self._flow.sources[name], self._flow.bucket_us)
                 # A copy: a table must not keep a whole frame in memory, and it is aligned.
                 restore_stamper(self._stamper, facts, decode(bytes(record.body))[name])
+                return self._stamper.boundary
             case RecordKind.PUSH if head["source"] == name:
                 table = read_stream(self._flow.sources[name], bytes(record.body))
                 return self._stamper.push(self._stamper.judge(table, head["arrival_us"]))

@@ -2,12 +2,17 @@
 
 Two positions of every source decide about a segment. Every live copy has what is *trimmed*: a gateway that
 starts again does not put it in. No saved snapshot needs what is *forgotten*, either. So a recovery reads the
-log from the first segment with a bucket that is not trimmed, and a segment is dropped once every bucket that
-was sealed before its end is forgotten. Between the two lies what only a reader reads again.
+log from the first segment with rows that are not trimmed, and a segment is dropped once all rows that were
+sealed before its end are forgotten. Between the two lies what only a reader reads again.
 
-For every finished segment there is an entry: its size, and the last bucket of each source that was sealed
-before its end. The table is small, and every STATE record holds all of it. So neither a recovery nor a reader
-opens a segment that it does not need, and a segment that was cut off is noticed without being read.
+Only buckets with rows count. A bucket without rows carries a boundary on, and the state that the next segment
+opens with has that boundary. It must not count: consumers acknowledge all sources through what the slowest
+one has reached. The end of a source, or a boundary far ahead, would hold the log up as long as another source
+goes on.
+
+For every finished segment there is an entry: its size, and the last bucket with rows of each source that was
+sealed before its end. The table is small, and every STATE record holds all of it. So neither a recovery nor a
+reader opens a segment that it does not need, and a segment that was cut off is noticed without being read.
 
 Any thread may call any method. The lock is held for a look at the table, to open a file and to delete files,
 never to read them.
@@ -30,15 +35,15 @@ PUT_BACK = "Put the files back, or start a new run in a new folder."
 
 class SegmentEnd(NamedTuple):
     size_bytes: int
-    #: The last bucket of each source that was sealed before the segment's end.
-    through: dict[str, BucketId]
+    #: The last bucket with rows of each source that was sealed before the segment's end.
+    last_rows: dict[str, BucketId]
 
 
 class OpenedSegment(NamedTuple):
     number: int
     file: FrameFile
-    #: The last bucket of the source that was sealed before the segment's beginning.
-    after: BucketId
+    #: The last bucket with rows of the source that was sealed before the segment's beginning.
+    last_rows: BucketId
 
 
 class Retention:
@@ -51,12 +56,12 @@ class Retention:
         self._ends = {0: SegmentEnd(0, dict.fromkeys(sources, NOTHING))}
         # What was forgotten by records that may not be on disk yet, and by those that are.
         self._forgets: deque[tuple[int, str, BucketId]] = deque()
-        self._forgotten = dict(self._ends[0].through)
+        self._forgotten = dict(self._ends[0].last_rows)
 
     def facts(self) -> list[list[Any]]:
         """The table, for the head of a STATE record."""
         with self._lock:
-            return [[number, end.size_bytes, end.through] for number, end in self._ends.items()]
+            return [[number, end.size_bytes, end.last_rows] for number, end in self._ends.items()]
 
     def restore(self, facts: list[list[Any]]) -> None:
         """Take over the table that the newest segment opens with."""
@@ -66,14 +71,14 @@ class Retention:
                 f"The log {self._log.folder} has the segment {newest:08d}.wal, which was begun as "
                 f"{facts[-1][0] + 1:08d}.wal: files were renamed. {PUT_BACK}"
             )
-        self._ends = {number: SegmentEnd(size_bytes, through) for number, size_bytes, through in facts}
+        self._ends = {number: SegmentEnd(size_bytes, last_rows) for number, size_bytes, last_rows in facts}
         # A loss of power may bring back files that were deleted.
         self._log.drop_through(facts[0][0])
 
     def first_after(self, positions: Mapping[str, BucketId]) -> int:
-        """The first segment in which a bucket after its source's position may have been sealed."""
+        """The first segment in which rows after their source's position may have been sealed."""
         for number, end in self._ends.items():
-            if any(through > positions[source] for source, through in end.through.items()):
+            if any(rows > positions[source] for source, rows in end.last_rows.items()):
                 return number
         return self._last + 1
 
@@ -85,21 +90,21 @@ class Retention:
     def resume(self, forgotten: Mapping[str, BucketId]) -> None:
         """Go on from a log that was read to its end. Refuses one whose first segments were not dropped."""
         first = self._log.segments[0]
-        for source, through in self._ends[first - 1].through.items():
-            if through > forgotten[source]:
+        for source, last_rows in self._ends[first - 1].last_rows.items():
+            if last_rows > forgotten[source]:
                 raise EnvironmentFailed(
                     f"The log {self._log.folder} lacks the segments before {first:08d}.wal: they were "
-                    f"removed. Acknowledged rows of source {source!r}, up to bucket {through}, cannot be "
+                    f"removed. Acknowledged rows of source {source!r}, up to bucket {last_rows}, cannot be "
                     f"recovered without them. {PUT_BACK}"
                 )
         self._forget_before(first - 1)
         self._forgotten = dict(forgotten)
 
-    def finish(self, through: dict[str, BucketId]) -> None:
+    def finish(self, last_rows: dict[str, BucketId]) -> None:
         """The current segment is complete: all of it is on disk, and the next one is about to begin."""
         with self._lock:
             number, size_bytes = self._log.end
-            self._ends[number] = SegmentEnd(size_bytes, through)
+            self._ends[number] = SegmentEnd(size_bytes, last_rows)
 
     def forget(self, position: int, source: str, through: BucketId) -> None:
         """Buckets of `source` up to that number are not needed, once the record at `position` is on disk."""
@@ -115,7 +120,7 @@ class Retention:
                 self._forgotten[source] = through
             done = first = self._first
             for number, end in self._ends.items():
-                if any(through > self._forgotten[source] for source, through in end.through.items()):
+                if any(rows > self._forgotten[source] for source, rows in end.last_rows.items()):
                     break
                 done = number
             if done > first:
@@ -123,12 +128,12 @@ class Retention:
                 self._forget_before(done)
 
     def open_after(self, source: str, after: BucketId) -> OpenedSegment:
-        """The first segment in which a bucket of `source` after that number was sealed, or may still be.
+        """The first segment in which rows of `source` after that number were sealed, or may still be.
 
         Opened at once, so that it can be read to its end whatever is forgotten meanwhile.
         """
         with self._lock:
-            held_after = self._ends[self._first].through[source]
+            held_after = self._ends[self._first].last_rows[source]
             if after < held_after:
                 raise EnvironmentFailed(
                     f"The log {self._log.folder} holds no bucket of source {source!r} up to {held_after} any "
@@ -138,11 +143,11 @@ class Retention:
             kept = (
                 number
                 for number, end in self._ends.items()
-                if number > self._first and end.through[source] > after
+                if number > self._first and end.last_rows[source] > after
             )
             number = next(kept, self._log.segment)
             return OpenedSegment(
-                number, self._log.open_segment(number), self._ends[number - 1].through[source]
+                number, self._log.open_segment(number), self._ends[number - 1].last_rows[source]
             )
 
     def end_of(self, number: int) -> SegmentEnd | None:

@@ -174,9 +174,14 @@ class Stamper:
         sealed = [SealedBucket(name, each, canonical(self._open.pop(each).parts, time)) for each in ripe]
         if ripe:
             self.last_rows = ripe[-1]
-        if self.last_rows != number:
-            sealed.append(SealedBucket(name, number, None))
-        return sealed
+        return [*sealed, *self.boundary]
+
+    @property
+    def boundary(self) -> list[SealedBucket]:
+        """The last sealed bucket, if it has no rows and only carries the boundary on."""
+        if self.last_rows == self.through:
+            return []
+        return [SealedBucket(self._source.name, self.through, None)]
 
     def close(self) -> list[SealedBucket]:
         """The source has ended: seal everything."""

@@ -5,8 +5,9 @@ that depends on a clock or on a choice is decided before, by the owner, and is i
 boundary is a SEAL record, not a timer.
 
 A STATE record holds all of the state: positions and clients in its head, the rows of open buckets in its
-body. Sealed buckets are not in it; their segment is kept until they are forgotten. So its head also says
-which segments there are before it, and how far each of them goes.
+body. Sealed buckets with rows are not in it; their segment is kept until they are forgotten. So its head also
+says which segments there are before it, and how far the rows of each of them go. The last bucket of a source
+that has no rows is made again from its position.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from understudy.runtime.ingest.stamper import Judged, Stamper
 from understudy.runtime.payload import decode, encode
 
 #: What the records of a log look like; a log of another format cannot be read.
-_FORMAT = 3
+_FORMAT = 4
 
 
 class IngestState:
@@ -49,8 +50,13 @@ class IngestState:
         """The last sealed bucket of each source."""
         return {name: stamper.through for name, stamper in self.stampers.items()}
 
+    @property
+    def last_rows(self) -> dict[str, BucketId]:
+        """The last sealed bucket with rows of each source."""
+        return {name: stamper.last_rows for name, stamper in self.stampers.items()}
+
     def apply(self, record: Record) -> list[SealedBucket]:
-        """Change by one record. Returns the buckets that it sealed."""
+        """Change by one record. Returns the buckets that it sealed; of a STATE record, the boundaries."""
         head = record.head
         match record.kind:
             case RecordKind.PUSH:
@@ -67,7 +73,7 @@ class IngestState:
                 return []
             case RecordKind.STATE:
                 self._restore(record)
-                return []
+                return [bucket for stamper in self.stampers.values() for bucket in stamper.boundary]
 
     def take_in(self, head: dict[str, Any], judged: Judged) -> list[SealedBucket]:
         """Change by a PUSH record whose rows were judged already."""
