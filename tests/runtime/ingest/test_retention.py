@@ -142,6 +142,20 @@ def test_one_source_that_is_not_trimmed_makes_a_recovery_begin_with_its_bucket(
     assert segments_read == [6, 7, 8, 9, 10], "the sixth holds the third push of b"
 
 
+def test_a_recovery_holds_no_bucket_that_was_trimmed_before_the_newest_segment(tmp_path: Path) -> None:
+    flow = make_flow("slow", "s")
+    ingest = opened(flow, tmp_path)
+    ingest.push("slow", rows(flow, 1, 2, source="slow"), "c", 1, now_us=0)
+    for number in range(1, 9):
+        ingest.push("s", rows(flow, number), "c", number, now_us=0)
+        ingest.trim("s", number - 1)
+        commit_and_roll(ingest)
+    ingest.close()
+    again = Ingest(flow, tmp_path, sync=False)
+    assert [(each.source, each.number) for each in again._replay(None)] == [("slow", 1)]
+    again.close()
+
+
 FAR = {
     "an end": lambda ingest: ingest.close_source("ref"),
     "a boundary far ahead": lambda ingest: ingest.seal_through("ref", 1_000),

@@ -98,7 +98,9 @@ class Ingest:
         return [bucket for bucket in replayed if bucket.number > self._state.trimmed[bucket.source]]
 
     def _replay(self, begun: str | None) -> list[SealedBucket]:
-        """Replay the log from the first segment that memory needs. Returns what was sealed in it since."""
+        """Replay the log from the first segment that memory needs. Returns what was sealed since,
+        without what was trimmed when the newest segment began.
+        """
         opening = self._log.opening()
         if opening is None:
             self._require_new(begun)
@@ -107,6 +109,8 @@ class Ingest:
         require_readable(self._flow, opening.head)
         self._retention.restore(opening.head["segments"])
         self._retention.require_sizes()
+        # More may have been trimmed since the newest segment began: that only means to read a little more.
+        trimmed = {name: facts["trimmed"] for name, facts in opening.head["sources"].items()}
         replayed: list[SealedBucket] = []
         replaying = 0
 
@@ -120,10 +124,11 @@ class Ingest:
                 reached = self._state.head(record.head["segments"])
                 require(record.head == reached, f"the log's segment {segment} does not follow the last")
             else:
-                replayed.extend(self._state.apply(record))
+                # One source may be trimmed much further than another: what is over must not fill memory.
+                replayed.extend(
+                    each for each in self._state.apply(record) if each.number > trimmed[each.source]
+                )
 
-        # More may have been trimmed since the newest segment began: that only means to read a little more.
-        trimmed = {name: facts["trimmed"] for name, facts in opening.head["sources"].items()}
         self._log.recover(replay, self._retention.first_after(trimmed))
         self._retention.resume(self._state.forgotten)
         return replayed
