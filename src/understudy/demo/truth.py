@@ -16,7 +16,7 @@ from understudy.engine.session import session, stop_session
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.flow import Flow
 from understudy.flow.schema import TIMESTAMP
-from understudy.runtime.ingest.feed import CLIENT
+from understudy.runtime.ingest.clients import READER
 from understudy.runtime.ingest.generator import Generator
 from understudy.runtime.ingest.ingest import Ingest
 
@@ -26,7 +26,7 @@ def origin_us(flow: Flow, source: str, log: Path) -> int:
     ingest = Ingest(flow, log)
     try:
         ingest.recover()
-        last = ingest.last(source, CLIENT)
+        last = ingest.last(source, READER)
     finally:
         ingest.close()
     if last is None:

@@ -11,9 +11,11 @@ import pytest
 from feed_kit import SCHEMA, Script, generate, line, read_all, row, rows_of, started, written
 
 import understudy as us
-from understudy.runtime.ingest import file_blocks, files
+from understudy.runtime.ingest import file_blocks, files, state
+from understudy.runtime.ingest.clients import Clients
 from understudy.runtime.ingest.feed import open_feed, run_feed
 from understudy.runtime.ingest.ingest import Ingest
+from understudy.runtime.ingest.rows import to_table
 
 
 def test_a_generators_rows_have_the_times_that_its_rate_gives(tmp_path: Path) -> None:
@@ -276,6 +278,35 @@ def test_a_reader_of_the_users_goes_on_behind_its_last_position(tmp_path: Path) 
     kind = Script(tuple(us.Batch([row(n)], {"next": n + 1}, ended=n == 9) for n in range(10)))
     rows = read_all(kind, tmp_path, crash_every=3)
     assert [each["id"] for each in rows] == list(range(10))
+
+
+def test_a_silent_reader_goes_on_behind_its_position_however_many_clients_push_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "Clients", lambda: Clients(limit=5))
+    (tmp_path / "in.jsonl").write_text("".join(line(n) + "\n" for n in range(3)))
+    flow = us.Flow("f", bucket="100 ms")
+    followed = flow.source("s", us.Files(tmp_path / "in.jsonl", SCHEMA, follow=True), time="ts")
+    pushed = flow.source("pushed", us.Push(SCHEMA), time="ts")
+
+    def read(clients: int) -> int:
+        """How many rows the reader had, before so many clients pushed."""
+        ingest = Ingest(flow, tmp_path / "log", sync=False)
+        ingest.recover()
+        feed = open_feed(ingest, followed)
+        assert feed is not None
+        for _ in range(3):
+            feed.step(0)
+        rows = ingest.rows_taken
+        for number in range(clients):
+            # One of them has the name under which readers push.
+            name = "reader" if number == 3 else f"client-{number}"
+            ingest.push("pushed", to_table(pushed, [row(number)]), name, 0, now_us=0)
+        ingest.commit()
+        ingest.close()
+        return rows
+
+    assert [read(clients=20), read(clients=0)] == [3, 0]
 
 
 @pytest.mark.parametrize(

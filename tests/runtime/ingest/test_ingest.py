@@ -11,7 +11,7 @@ import understudy as us
 from understudy.core.bucket import NOTHING
 from understudy.core.errors import BrokenInvariant
 from understudy.runtime.ingest.buckets import SealedBucket, end_bucket
-from understudy.runtime.ingest.clients import Clients, LastPush
+from understudy.runtime.ingest.clients import READER, Clients, LastPush
 from understudy.runtime.ingest.frames import Record, RecordKind
 from understudy.runtime.ingest.ingest import Ingest
 from understudy.runtime.ingest.log import Log
@@ -322,6 +322,25 @@ def test_the_client_that_was_silent_longest_is_forgotten_first() -> None:
         clients.record("s", name, sequence, None)
     assert clients.last("s", "b") is None
     assert clients.is_repeat("s", "a", 2)
+
+
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_a_feed_is_not_forgotten_however_long_it_is_silent(begins_again: bool) -> None:
+    clients = Clients(limit=2)
+    for source in ("files", "table"):
+        clients.record(source, READER, 7, {"at": source})
+    for sequence in range(10):
+        clients.record("pushed", f"client-{sequence}", sequence, None)
+        if begins_again:
+            state, clients = clients.state(), Clients(limit=2)
+            clients.restore(state)
+    assert clients.state() == [
+        ["files", READER, 7, {"at": "files"}],
+        ["table", READER, 7, {"at": "table"}],
+        ["pushed", "client-8", 8, None],
+        ["pushed", "client-9", 9, None],
+    ]
+    assert clients.last("files", READER) == LastPush(7, {"at": "files"})
 
 
 def test_a_log_that_is_gone_is_not_taken_for_a_new_one(tmp_path: Path) -> None:

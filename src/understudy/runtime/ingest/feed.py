@@ -16,11 +16,10 @@ from threading import Event
 from understudy.flow.errors import UserError, blamed
 from understudy.flow.kinds import Batch, Reader
 from understudy.flow.model import Source
+from understudy.runtime.ingest.clients import READER
 from understudy.runtime.ingest.ingest import Ingest
 from understudy.runtime.ingest.rows import to_table
 
-#: The name under which every feed pushes to its source.
-CLIENT = "reader"
 #: A reader without rows is not asked again before this.
 _PAUSE_US_MIN = 10_000
 #: How soon a feed that rests notices that its source is closed.
@@ -29,7 +28,7 @@ _NAP_S = 0.2
 
 def open_feed(ingest: Ingest, source: Source) -> Feed | None:
     """The feed of a source that fetches its rows; None for one that clients push to."""
-    last = ingest.last(source.name, CLIENT)
+    last = ingest.last(source.name, READER)
     with blamed(f"source {source.name!r}: its reader could not be opened"):
         reader = source.kind.open(source, last.note if last else None)
     return None if reader is None else Feed(ingest, source, reader, last.sequence + 1 if last else 0)
@@ -103,7 +102,7 @@ class Feed:
                 f"source {name!r}: the position of its reader is no JSON: {batch.position!r}: {problem}."
             ) from problem
         table = to_table(self._source, batch.rows)
-        self._ingest.push(name, table, CLIENT, self._sequence, batch.position, now_us=now_us)
+        self._ingest.push(name, table, READER, self._sequence, batch.position, now_us=now_us)
         self._sequence += 1
         return int(table.num_rows)
 
