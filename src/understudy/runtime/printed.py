@@ -1,7 +1,8 @@
 """What processes print, and their Javas, goes into files that nothing but their size bounds.
 
 Those who write hold such a file open, to append to it. So the launcher copies one that is full and empties
-it. What is printed at that very moment may be missing in the copy.
+it. What is printed at that very moment may be missing in the copy. A disk that has no room for a copy gets
+none: the run's own data needs the room more.
 """
 
 from __future__ import annotations
@@ -23,11 +24,20 @@ def bound_printed(folder: Path, bytes_max: int = LOG_BYTES_MAX) -> None:
     """
     for pattern in _PRINTED:
         for file in folder.glob(pattern):
-            # A disk that takes nothing may take something at the next look.
+            # A disk that fails may work at the next look.
             with suppress(OSError):
                 if file.stat().st_size >= bytes_max:
-                    before = file.with_name(f"{file.name}.1")
-                    # First: a full disk may have no room for both.
-                    before.unlink(missing_ok=True)
-                    shutil.copyfile(file, before)
-                    os.truncate(file, 0)
+                    _begin_anew(file)
+
+
+def _begin_anew(file: Path) -> None:
+    before = file.with_name(f"{file.name}.1")
+    # First: a full disk may have no room for both.
+    before.unlink(missing_ok=True)
+    try:
+        shutil.copyfile(file, before)
+    except OSError:
+        # A part of a copy would take the last room of a full disk.
+        with suppress(OSError):
+            before.unlink()
+    os.truncate(file, 0)
