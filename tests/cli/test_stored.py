@@ -108,11 +108,21 @@ def test_a_copy_that_takes_the_saving_over_has_the_state_that_others_saved() -> 
     )
 
 
-def test_its_own_save_from_long_ago_counts_less() -> None:
-    again = saver(saved_through=2, saved_at_s=NOW_S - 600)
-    assert stored(status({"a/0:1": again}, saved=saved_by_gateway(NOW_S - 7))) == "saved 7 s ago, 4.0 MB"
+def test_what_the_copy_that_saves_has_saved_counts_whatever_its_clock_shows() -> None:
     newer = saver(saved_through=7, saved_at_s=NOW_S - 1, saved_bytes=2**20)
     assert stored(status({"a/0:1": newer}, saved=saved_by_gateway(NOW_S - 7))) == "saved 1 s ago, 1.0 MB"
+    restored = status({"a/0:1": saver(saved_bytes=0)}, saved=saved_by_gateway(NOW_S - 7))
+    assert stored(restored) == "saved 7 s ago, 4.0 MB", "how large it is the gateway knows"
+    stepped_back = status({"a/0:1": saver(saved_through=9)}, saved=saved_by_gateway(NOW_S + 600))
+    assert unsaved_in(stepped_back) == []
+
+
+def test_a_copy_that_went_on_from_an_older_snapshot_has_no_more_than_that() -> None:
+    """The newest one was damaged. What came since is not saved, although it was once."""
+    restored = saver(saved_through=2, saved_at_s=NOW_S - 20, handed_through=5)
+    now = status({"a/0:0": restored}, saved=saved_by_gateway(NOW_S - 7))
+    assert unsaved_in(now) == ["a/0"]
+    assert stored(now) == "saved 20 s ago, 4.0 MB"
 
 
 def test_between_two_savers_the_last_save_is_told() -> None:

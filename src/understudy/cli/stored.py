@@ -1,9 +1,10 @@
 """How safe the state is, in a few words: how old what is saved is and how large, since when nothing is saved,
 and which partitions are being brought back. `status` and the views of a run show them.
 
-Of each partition the newest save counts, whichever node told of it: a copy that takes the saving over from a
-dead one has saved nothing itself. All is saved if that save holds all that the partition was given, and
-nothing waits for it, neither in its node nor in the gateway.
+Of each partition the save counts that its living saver has made, or gone on from. A copy that takes the
+saving over from a dead one has saved nothing itself: until it has, the newest save counts that any node told
+of. No times are compared, because wall clocks step back. All is saved if that save holds all that the
+partition was given, and nothing waits for it, neither in its node nor in the gateway.
 """
 
 from __future__ import annotations
@@ -101,12 +102,14 @@ def _partitions(status: Mapping[str, Any]) -> list[str]:
 def _newest_save(
     stats: Mapping[str, Any], known: Mapping[str, Any] | None
 ) -> tuple[BucketId | None, float, int]:
-    """What the copy that saves has told, or what the gateway remembers: through, when, and how large."""
+    """What the copy that saves has told, or what the gateway remembers: through, when, and how large.
+
+    Its own may be less: it may have found the newest one damaged.
+    """
     own_through = stats.get("saved_through")
-    own = (own_through, stats.get("saved_at_s", 0.0), stats.get("saved_bytes", 0))
-    if known is None or (own_through is not None and own[1] >= known["at_s"]):
-        return own
-    return known["through"], known["at_s"], known["bytes"]
+    if known is not None and own_through in (None, known["through"]):
+        return known["through"], known["at_s"], known["bytes"]
+    return own_through, stats.get("saved_at_s", 0.0), stats.get("saved_bytes", 0)
 
 
 def _holds_all(stats: Mapping[str, Any], through: BucketId | None) -> bool:

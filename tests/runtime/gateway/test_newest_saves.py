@@ -27,6 +27,15 @@ def test_the_newest_save_of_each_partition_stays_whichever_node_told_of_it() -> 
     assert saves.status()["a/0"] == {"through": 7, "at_s": 110.0, "bytes": 10}
 
 
+def test_a_wall_clock_that_steps_back_makes_no_save_older() -> None:
+    saves = NewestSaves()
+    saves.note(told("a/0:0", 100, 1_000.0))
+    saves.note(told("a/0:0", 200, 400.0))
+    assert saves.status()["a/0"] == {"through": 200, "at_s": 400.0, "bytes": 10}
+    saves.note(told("a/0:0", 200, 410.0))
+    assert saves.status()["a/0"]["at_s"] == 410.0, "a copy at rest saved the same once more"
+
+
 def test_a_node_that_saves_nothing_tells_nothing() -> None:
     saves = NewestSaves()
     saves.note({"kind": "stats"})

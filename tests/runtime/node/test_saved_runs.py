@@ -11,6 +11,7 @@ from small_engine import failing
 from small_run import Run
 
 from understudy.cli.stored import saved_states, savers_in
+from understudy.core.shape.partition import Copy
 from understudy.flow.policy import policy_named
 from understudy.runtime.transport.wire import Frame
 
@@ -44,6 +45,12 @@ def status(run: Run) -> dict[str, Any]:
     for node in run.nodes.values():
         node.copies.tell_stats()
     return {"nodes": dict(run.gateway.stats_of), **run.gateway.boundary.status()}
+
+
+def savers_of(run: Run) -> list[Copy]:
+    """The copies that say that they save."""
+    copies = [each for facts in status(run)["nodes"].values() for each in facts["copies"].items()]
+    return [Copy.of(name) for name, stats in copies if "saved_through" in stats]
 
 
 def await_saved(run: Run) -> None:
@@ -114,6 +121,24 @@ def test_of_a_node_that_is_lost_the_gateway_remembers_what_it_saved(make: Make) 
     states = saved_states(status(run))
     assert {partition: state.through for partition, state in states.items()} == before
     assert not any(state.is_all for state in states.values())
+
+
+def test_a_copy_that_leaves_the_saving_to_another_one_has_no_save_of_its_own(make: Make) -> None:
+    """It may take the saving over again, an hour later."""
+    run = make("pair", 2, NEVER_MS)
+    run.push(range(1, 20))
+    run.await_delivered(19)
+    run.lose("node-1")
+    run.until(lambda: {copy.replica for copy in savers_of(run)} == {1})
+    run.gateway.boundary.have_all_saved()
+    await_saved(run)
+    partitions = [copy.partition for copy in savers_of(run)]
+    saving = run.nodes["node-2"].copies._saving
+    assert saving is not None
+    assert all(saving.stats(each).through is not None for each in partitions)
+    run.add("node-3")
+    run.until(lambda: {copy.replica for copy in savers_of(run)} == {0})
+    run.until(lambda: all(saving.stats(each).through is None for each in partitions))
 
 
 def test_only_the_gateway_has_a_node_save(make: Make) -> None:

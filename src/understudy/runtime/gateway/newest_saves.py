@@ -1,7 +1,7 @@
 """The newest save of each partition that any node has told of, also one that is dead by now.
 
 Another copy may take the saving over at any time. It has saved nothing itself then, and the partition's state
-is saved all the same.
+is saved all the same. Which of two is newer is told by how much they hold: wall clocks step back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NewestSaves:
                 continue
             partition, at_s = copy.rpartition(":")[0], stats["saved_at_s"]
             known = self._by_partition.get(partition)
-            if known is None or at_s >= known["at_s"]:
+            if known is None or (through, at_s) >= (known["through"], known["at_s"]):
                 save = {"through": through, "at_s": at_s, "bytes": stats["saved_bytes"]}
                 self._by_partition[partition] = save
 

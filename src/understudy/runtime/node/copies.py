@@ -282,7 +282,10 @@ class Copies(Hosting):
 
     def _saving_stats(self, copy: Copy, saves: bool) -> dict[str, Any]:
         """How far the state of a copy's partition is saved, told by the copy that saves it."""
-        if self._saving is None or not saves:
+        if self._saving is None:
+            return {}
+        if not saves:
+            self._saving.leave_to_others(copy.partition)
             return {}
         stats = self._saving.stats(copy.partition)
         return {

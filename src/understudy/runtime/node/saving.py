@@ -75,6 +75,10 @@ class Saving:
         with self._lock:
             return self._stats.get(partition, SavingStats())
 
+    def leave_to_others(self, partition: Partition) -> None:
+        """Another copy saves this partition: what was saved from here says nothing of its newest save."""
+        self._note(partition, through=None, at_s=0.0, size_bytes=0)
+
     def _note(self, partition: Partition, **changes: object) -> None:
         with self._lock:
             before = self._stats.get(partition, SavingStats())
