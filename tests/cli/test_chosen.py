@@ -135,6 +135,26 @@ def test_the_store_may_be_named_again(tmp_path: Path, monkeypatch: pytest.Monkey
     assert chosen(tmp_path, former, "--store", store or "saved").store_url == former.store_url
 
 
+KEYS = "access_key=AKIA&secret_key={}&region=eu-west-1"
+
+
+@pytest.mark.parametrize("form", [f"s3://bucket/path?{KEYS}", "s3://AKIA:{}@bucket/path/"])
+def test_a_store_may_be_named_again_with_other_keys_which_the_run_takes_over(
+    tmp_path: Path, form: str
+) -> None:
+    former = run_in(tmp_path, store=f"s3://bucket/path?{KEYS.format('OLDSECRET')}")
+    assert chosen(tmp_path, former, "--store", form.format("NEW")).store == form.format("NEW")
+    assert chosen(tmp_path, former).store == former.store
+
+
+@pytest.mark.parametrize("store", ["s3://bucket/elsewhere", "s3://other/path", "gs://bucket/path", "path"])
+def test_another_store_is_refused_and_keys_are_not_repeated(tmp_path: Path, store: str) -> None:
+    former = run_in(tmp_path, store=f"s3://bucket/path?{KEYS.format('OLDSECRET')}")
+    with pytest.raises(us.UserError, match=r"is saved in s3://bucket/path\. Leave --store out") as refused:
+        chosen(tmp_path, former, "--store", store)
+    assert "SECRET" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("policy", "options", "said"),
     [

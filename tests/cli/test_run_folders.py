@@ -62,6 +62,17 @@ def test_a_run_whose_start_failed_before_anything_began_begins(
     assert not (former.path / "flow.json").exists()
 
 
+def test_what_an_upgrade_left_is_looked_for_with_the_keys_that_are_given_now(
+    former: RunSettings, started: Callable[..., RunSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store no longer answers to those that the run had."""
+    stores: list[str] = []
+    monkeypatch.setattr(module, "drop_unfinished", lambda settings: stores.append(settings.store))
+    assert former.store == ""
+    started("--store", "run/saved")
+    assert stores == [former.store_url]
+
+
 def test_a_folder_without_settings_is_that_of_a_new_run(
     here: Path, started: Callable[..., RunSettings]
 ) -> None:

@@ -18,6 +18,7 @@ from understudy.runtime import candidate as module
 from understudy.runtime.candidate import Candidate, Wanted, candidate_in, remove_candidate, settings_of
 from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.settings import RunSettings
+from understudy.runtime.upgrade_files import Request
 
 SHAPE = Dataflow(
     Topology({"a": ("rows", "rules"), "b": ("a",)}, {"a": 3, "b": 1}, {"sink:out": "b", "sink:raw": "a"}),
@@ -55,6 +56,26 @@ def test_what_was_saved_is_what_is_found(base: RunSettings, candidate: Candidate
     assert candidate_in(base.path) == candidate
     replace(candidate, live=True).save()
     assert candidate_in(base.path) == replace(candidate, live=True)
+
+
+@pytest.mark.parametrize(
+    ("store", "mode"),
+    [("s3://b/p?secret_key=word", 0o600), ("s3://key:word@b/p", 0o600), ("s3://b/p", 0o644), ("/a@b", 0o644)],
+)
+def test_files_with_keys_of_the_store_are_for_their_owner_alone(
+    base: RunSettings, candidate: Candidate, store: str, mode: int
+) -> None:
+    before = os.umask(0o022)
+    try:
+        settings = replace(candidate.settings, store=store)
+        settings.save()
+        replace(candidate, settings=settings).save()
+        Request(settings, SHAPE, 10.0, 100_000).leave()
+    finally:
+        os.umask(before)
+    written = [file for file in base.path.rglob("*.json") if "word" in file.read_text() or mode == 0o644]
+    assert {file.name for file in written} == {"run.json", "candidate.json", "request.json"}
+    assert {file.stat().st_mode & 0o777 for file in written} == {mode}
 
 
 def test_it_is_gone_when_it_was_removed(base: RunSettings, candidate: Candidate) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from disk_kit import DiskRecord
 from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.durable import leave_mark, make_folder, write_once
+from understudy.runtime.durable import leave_mark, make_folder, write_once, write_whole
 
 
 def test_a_folder_is_on_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,6 +17,16 @@ def test_a_folder_is_on_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "closing").is_dir()
     assert disk.steps == ["sync ."]
     make_folder(tmp_path / "closing")
+
+
+def test_a_private_file_is_never_readable_by_others(tmp_path: Path) -> None:
+    """Also not in the place of one that they could read, or while it is half written."""
+    file = tmp_path / "run.json"
+    for each in (file, tmp_path / "run.half"):
+        each.write_text("before")
+        each.chmod(0o644)
+    write_whole(file, "keys", private=True)
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("keys", 0o600)
 
 
 def test_every_new_folder_of_a_path_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from understudy.flow.errors import UserError
 from understudy.flow.flow import Flow
 from understudy.flow.policy import Policy
 from understudy.runtime.going_on import has_begun, require_able
+from understudy.runtime.saving.opening import without_keys
 from understudy.runtime.settings import RunSettings
 
 
@@ -91,10 +92,11 @@ def _require_fitting(arguments: Namespace, policy: Policy, former: RunSettings) 
             f"The state of the run in {former.folder} is cut into {former.partition_count} partitions. Leave "
             "--partitions out, or start a new run."
         )
-    if arguments.store is not None and _absolute(arguments.store) != former.store_url:
+    saved_in = without_keys(former.store_url)
+    if arguments.store is not None and without_keys(_absolute(arguments.store)) != saved_in:
         raise UserError(
-            f"The state of the run in {former.folder} is saved in {former.store_url}. Leave --store out: a "
-            "run goes on where its state is."
+            f"The state of the run in {former.folder} is saved in {saved_in}. Leave --store out: a run goes "
+            "on where its state is."
         )
     if arguments.snapshot_every == 0:
         raise UserError(

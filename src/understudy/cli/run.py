@@ -166,7 +166,8 @@ def _prepared(
             shutil.rmtree(settings.path, ignore_errors=True)
         raise
     if former is not None:
-        unfinished = drop_unfinished(former)
+        # With the options of its store as they are now: keys may have changed since.
+        unfinished = drop_unfinished(settings)
         if unfinished is not None:
             view.say(unfinished)
         drop_marks(former)

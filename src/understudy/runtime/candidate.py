@@ -57,7 +57,7 @@ class Candidate:
         }
         file = _file(self.settings.path)
         with written(file):
-            write_whole(file, json.dumps(values, indent=2) + "\n")
+            write_whole(file, json.dumps(values, indent=2) + "\n", private=self.settings.has_keys)
 
 
 def candidate_in(folder: Path) -> Candidate | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed
@@ -42,10 +42,13 @@ def written(file: Path) -> Iterator[None]:
         raise EnvironmentFailed(f"{file} cannot be written: {problem}. Free or repair the disk.") from problem
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file that is there whole or as it was before, also after a loss of power. Raises `OSError`."""
+def write_whole(file: Path, text: str, *, private: bool = False) -> None:
+    """Write a file that is there whole or as it was before, also after a loss of power. Raises `OSError`.
+
+    One that is `private` no other user may read.
+    """
     half = file.with_suffix(".half")
-    _write(half, text)
+    _write(half, text, private=private)
     half.replace(file)
     sync(file.parent)
 
@@ -71,11 +74,19 @@ def write_once(file: Path, text: str) -> None:
     sync(file.parent)
 
 
-def _write(file: Path, text: str) -> None:
-    with file.open("w") as opened:
+def _write(file: Path, text: str, *, private: bool = False) -> None:
+    with open(file, "w", opener=_private if private else None) as opened:
         opened.write(text)
         opened.flush()
         os.fsync(opened.fileno())
+
+
+def _private(file: str, flags: int) -> int:
+    opened = os.open(file, flags, 0o600)
+    # It may have been there. A file system without modes keeps what it has.
+    with suppress(OSError):
+        os.fchmod(opened, 0o600)
+    return opened
 
 
 @contextmanager

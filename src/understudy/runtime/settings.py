@@ -103,6 +103,11 @@ class RunSettings:
         return self.store or str(self.path / "saved")
 
     @property
+    def has_keys(self) -> bool:
+        """Whether keys of the store may be among them. Files with them are for their owner alone then."""
+        return "://" in self.store and ("@" in self.store or "?" in self.store)
+
+    @property
     def coordinates(self) -> str:
         """The name under which the processes meet in ZooKeeper: what an earlier generation left is void, and
         versions that run side by side know nothing of each other.
@@ -141,7 +146,7 @@ class RunSettings:
 
     def save(self) -> None:
         make_path(self.path)
-        write_whole(self.path / FILE, json.dumps(self.to_json(), indent=2) + "\n")
+        write_whole(self.path / FILE, json.dumps(self.to_json(), indent=2) + "\n", private=self.has_keys)
 
     def to_json(self) -> dict[str, Any]:
         values = {"format": FORMAT, **asdict(self), **asdict(self.limits), "policy": self.policy.to_json()}

@@ -55,7 +55,8 @@ class Request:
                 folder.mkdir(exist_ok=True)
                 for old in (PROGRESS, CANCELLED):
                     (folder / old).unlink(missing_ok=True)
-                write_whole(folder / REQUEST, json.dumps(values, indent=2) + "\n")
+                text = json.dumps(values, indent=2) + "\n"
+                write_whole(folder / REQUEST, text, private=self.settings.has_keys)
         except EnvironmentFailed as problem:
             # It may be there all the same.
             remove_request(self.settings.path)

@@ -51,6 +51,7 @@ def test_a_wrong_url_names_the_known_forms(url: str) -> None:
         (f"{KEYS}?anonymous=perhaps", "the option anonymous is true or false, not 'perhaps'"),
         (f"{KEYS}?scheme=ftp", "the option scheme is http or https, not 'ftp'"),
         ("s3://bucket/folder?access_key=my-key", "access_key and secret_key go together"),
+        ("s3://my-key:my-secret/of-mine@bucket/folder", "written like %2F for /"),
     ],
 )
 def test_a_wrong_option_is_named(url: str, said: str) -> None:

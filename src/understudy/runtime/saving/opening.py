@@ -91,21 +91,47 @@ def open_place(url: str) -> Place:
         ) from problem
 
 
-def _recognised(url: str) -> tuple[str, Callable[[], Place]]:
-    """How the URL is shown, and what makes its place: that may take time, and fail."""
+def without_keys(url: str) -> str:
+    """What of a URL names the place: its scheme, host and path. Raises `UserError` if it means nothing."""
+    parts = _parts(url)
+    return str(_folder(url)) if parts is None else _shown(parts)
+
+
+def _shown(parts: SplitResult) -> str:
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+
+
+def _folder(path: str) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def _parts(url: str) -> SplitResult | None:
+    """What a URL consists of; None if it is a folder's name."""
     scheme = _SCHEME.match(url)
     if scheme is None:
         if not url or re.match(r"(s3|gs|gcs|hdfs|viewfs|file):", url, re.IGNORECASE):
             raise UserError(f"{url!r} is no place for snapshots. Name {FORMS}.")
-        root = Path(url).expanduser().absolute()
-        return str(root), lambda: LocalPlace(root)
+        return None
     try:
         parts = urlsplit(url)
-        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
         parts.port  # noqa: B018 - it is read to be checked
-    except ValueError as problem:
-        raise UserError(f"A URL of {scheme[1]} is malformed: {problem}. Name {FORMS}.") from problem
-    match parts.scheme.lower():
+    except ValueError:
+        # What is wrong may be a piece of a key.
+        raise UserError(
+            f"A URL of {scheme[1]} is malformed: its host or port cannot be told. Name {FORMS}. Signs of "
+            "keys that mean something in a URL are written like %2F for /."
+        ) from None
+    return parts
+
+
+def _recognised(url: str) -> tuple[str, Callable[[], Place]]:
+    """How the URL is shown, and what makes its place: that may take time, and fail."""
+    parts = _parts(url)
+    if parts is None:
+        root = _folder(url)
+        return str(root), lambda: LocalPlace(root)
+    shown = _shown(parts)
+    match parts.scheme:
         case "file":
             return shown, _local(parts, shown)
         case "s3":
@@ -120,7 +146,7 @@ def _recognised(url: str) -> tuple[str, Callable[[], Place]]:
             _require_host(parts, "a host")
             return shown, _by_pyarrow(parts, shown, {}, in_buckets=False, whole_on_close=False)
         case _:
-            raise UserError(f"Snapshots cannot be kept in {shown}: {scheme[1]} is unknown. Name {FORMS}.")
+            raise UserError(f"Snapshots cannot be kept in {shown}: {parts.scheme} is unknown. Name {FORMS}.")
 
 
 def _require_host(parts: SplitResult, what: str) -> None:
