@@ -15,8 +15,8 @@ from upgrade_command_kit import BEHIND, LOOKED, Commanded, answering
 from understudy.runtime import fit
 from understudy.runtime.candidate import candidate_in
 from understudy.runtime.leftovers import drop_unfinished
+from understudy.runtime.pinning import known_shapes
 from understudy.runtime.process import finished_file
-from understudy.runtime.settings import RunSettings
 from understudy.runtime.upgrade_files import FOLDER, PROGRESS, REQUEST, remove_request
 from understudy.runtime.upgrading import ENDING_S_MAX
 from upgrade_kit import ALONE, DONE, LIVE, NEAR, TRIAL_S
@@ -53,6 +53,15 @@ def test_an_upgrade_is_told_step_by_step(
         *("the run goes on with version 2; ending the old one", "done"),
     ]
     assert command.settings.version == 2
+
+
+def test_what_a_new_version_adopts_may_be_of_any_shape_that_counts_for_the_old_one(
+    command: Commanded,
+) -> None:
+    command.until_catching_up()
+    command.then(NEAR, NEAR, LIVE, command.lock.release)
+    command.upgrade()
+    assert known_shapes(command.run.request().settings) == [{"format": 1}]
 
 
 def test_the_trial_is_as_long_as_it_is_wanted(command: Commanded, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,7 +245,7 @@ def test_a_request_that_reaches_a_run_that_has_gone_on_meanwhile_is_refused_by_i
 ) -> None:
     """It would bring back where its ZooKeeper and its gateway were before."""
 
-    def gone_on(_settings: RunSettings) -> dict[str, list[str]]:
+    def gone_on(*_: object) -> dict[str, list[str]]:
         command.run.fleet.settings = replace(command.settings, generation=4, gateway_port=5)
         return {"refusals": [], "accepted": []}
 

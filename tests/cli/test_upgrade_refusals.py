@@ -133,7 +133,7 @@ def test_a_state_that_does_not_fit_is_refused_with_every_reason(
 def test_what_cannot_be_told_is_the_environments_fault(
     refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(_settings: RunSettings) -> None:
+    def silent(*_: object) -> None:
         raise EnvironmentFailed("Java does not start.")
 
     monkeypatch.setattr(fit, "_asked", silent)
@@ -168,7 +168,7 @@ def test_a_folder_without_a_run_is_refused(here: Path, capsys: pytest.CaptureFix
 def test_a_file_that_changes_while_it_is_looked_at_is_refused(
     command: Commanded, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def edited(_settings: RunSettings) -> dict[str, list[str]]:
+    def edited(*_: object) -> dict[str, list[str]]:
         command.flow.write_text(f"{CHANGED}\nmeaning = 42\n")
         return {"refusals": [], "accepted": []}
 
@@ -179,7 +179,7 @@ def test_a_file_that_changes_while_it_is_looked_at_is_refused(
 def test_a_run_that_ends_while_its_state_is_looked_at_is_not_upgraded(
     command: Commanded, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(_settings: RunSettings) -> dict[str, list[str]]:
+    def ended(*_: object) -> dict[str, list[str]]:
         command.lock.release()
         return {"refusals": [], "accepted": []}
 
@@ -190,7 +190,7 @@ def test_a_run_that_ends_while_its_state_is_looked_at_is_not_upgraded(
 def test_ctrl_c_while_the_state_is_looked_at_leaves_nothing(
     command: Commanded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_settings: RunSettings) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fit, "_asked", interrupted)

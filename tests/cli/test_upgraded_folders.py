@@ -12,7 +12,7 @@ from understudy.flow.loading import load
 from understudy.runtime import fit
 from understudy.runtime.candidate import Candidate, candidate_in
 from understudy.runtime.partitioning import Dataflow
-from understudy.runtime.pinning import load_pinned, pin_shape
+from understudy.runtime.pinning import keep_former_shapes, load_pinned, pin_shape
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.untaken import begin_untaken
 
@@ -40,7 +40,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The flow files of which it was asked whether they fit the saved state. They do."""
     asked: list[str] = []
 
-    def answer(settings: RunSettings) -> dict[str, list[str]]:
+    def answer(settings: RunSettings, _shapes: object) -> dict[str, list[str]]:
         asked.append(settings.flow_path)
         return {"refusals": [], "accepted": ["copy: a filter is gone"]}
 
@@ -85,6 +85,22 @@ def test_the_file_that_is_given_is_compared_with_the_code_of_the_version_that_th
     assert said[1:4] == ["goes on from its log: no state was saved yet", LOOKING, "copy: a filter is gone"]
     assert (again.version, again.flow_path) == (2, str(here / "flow.py"))
     assert not (upgraded.version_path / "flow.json").exists(), "its next generation begins with that file"
+
+
+def test_it_is_compared_with_what_the_snapshots_in_its_store_are_of_and_with_the_newest(
+    upgraded: RunSettings, started: Callable[..., RunSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version was upgraded to long ago: nothing that it adopted is kept."""
+    asked: list[object] = []
+
+    def answer(_settings: RunSettings, shapes: object) -> dict[str, list[str]]:
+        asked.append(shapes)
+        return {"refusals": [], "accepted": []}
+
+    monkeypatch.setattr(fit, "_asked", answer)
+    keep_former_shapes(upgraded, [{"format": 0}])
+    started()
+    assert asked == [[{"format": 1}]]
 
 
 @pytest.fixture
@@ -199,7 +215,7 @@ def test_a_refusal_leaves_an_upgrade_that_was_cut_off_as_it_is(
     cut_off: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unfit = {"refusals": ["its key is another"], "accepted": []}
-    monkeypatch.setattr(fit, "_asked", lambda _settings: unfit)
+    monkeypatch.setattr(fit, "_asked", lambda *_: unfit)
     before = contents(cut_off.settings.path)
     assert refused("--new-code") == 2
     assert contents(cut_off.settings.path) == before

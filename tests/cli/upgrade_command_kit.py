@@ -81,4 +81,4 @@ class Commanded:
 
 def answering(monkeypatch: pytest.MonkeyPatch, **answer: list[str]) -> None:
     """What a process with a Spark says of the changed flow."""
-    monkeypatch.setattr(fit, "_asked", lambda _settings: {"refusals": [], "accepted": [], **answer})
+    monkeypatch.setattr(fit, "_asked", lambda *_: {"refusals": [], "accepted": [], **answer})

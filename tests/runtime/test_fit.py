@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 
 from understudy.core.bucket import NOTHING
+from understudy.engine.fitting import FORMAT
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
 from understudy.flow.loading import load
 from understudy.runtime import fit as module
-from understudy.runtime.fit import go_on_with, kept_elsewhere, require_fit
+from understudy.runtime.fit import compared, go_on_with, kept_elsewhere, require_fit
 from understudy.runtime.gateway.journal import Journal, journal_file
 from understudy.runtime.pinning import (
     FILE,
-    FORMER_SHAPE_FILE,
+    FORMER_SHAPES_FILE,
     SHAPE_FILE,
+    known_shapes,
     load_pinned,
     pin_shape,
-    saved_shape,
 )
 from understudy.runtime.process import failures, leave_failure
 from understudy.runtime.settings import RunSettings
@@ -62,11 +63,11 @@ def changed(run: RunSettings) -> Flow:
 
 def answering(monkeypatch: pytest.MonkeyPatch, **answer: list[str]) -> None:
     said: dict[str, Any] = {"refusals": [], "accepted": [], **answer}
-    monkeypatch.setattr(module, "_asked", lambda _settings: said)
+    monkeypatch.setattr(module, "_asked", lambda *_: said)
 
 
 def never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_asked", lambda _settings: pytest.fail("nothing has changed"))
+    monkeypatch.setattr(module, "_asked", lambda *_: pytest.fail("nothing has changed"))
 
 
 def test_a_flow_that_has_not_changed_is_not_looked_at(
@@ -105,7 +106,7 @@ def test_the_look_takes_a_while_and_is_said_before_it_begins(
     flow = changed(run)
     answer: dict[str, list[str]] = {"refusals": [], "accepted": []}
     told: list[str] = []
-    monkeypatch.setattr(module, "_asked", lambda _settings: told.append("asked") or answer)
+    monkeypatch.setattr(module, "_asked", lambda *_: told.append("asked") or answer)
     go_on_with(flow, run, run, say=told.append)
     assert told == ["looking whether the saved state fits the flow as it is now", "asked"]
 
@@ -122,15 +123,34 @@ def test_a_launcher_that_is_killed_before_the_new_code_has_begun_asks_again(
         go_on_with(flow, run, run)
     answering(monkeypatch, accepted=["a filter was added"])
     assert go_on_with(flow, run, run) == ["a filter was added"]
-    assert saved_shape(run) == {"format": 1}
+    assert known_shapes(run)[-1] == {"format": 1}
     load_pinned(run)
     pin_shape(run, {"format": 2})
     never_asked(monkeypatch)
     assert go_on_with(flow, run, run) == []
-    assert saved_shape(run) == {"format": 2}
+    assert known_shapes(run)[-1] == {"format": 2}
 
 
-@pytest.mark.parametrize("file", [FILE, FORMER_SHAPE_FILE], ids=["code", "shape"])
+def test_the_flow_is_compared_with_every_shape_that_a_snapshot_may_be_of(
+    run: RunSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A generation broke off before it had saved anything."""
+    asked: list[list[dict[str, Any]]] = []
+    answer: dict[str, list[str]] = {"refusals": [], "accepted": []}
+    monkeypatch.setattr(module, "_asked", lambda _settings, shapes: asked.append(shapes) or answer)
+    go_on_with(changed(run), run, run)
+    load_pinned(run)
+    pin_shape(run, {"format": 2})
+    file = Path(run.flow_path)
+    file.write_text(file.read_text() + "# again\n")
+    go_on_with(load(run.flow_path), run, run)
+    assert asked == [[{"format": 1}], [{"format": 1}, {"format": 2}]]
+    assert known_shapes(run) == asked[-1]
+
+
+@pytest.mark.parametrize(
+    "file", [FILE, SHAPE_FILE, FORMER_SHAPES_FILE], ids=["code", "shape", "former shapes"]
+)
 def test_a_launcher_that_is_killed_while_it_lets_the_code_change_leaves_what_it_needs_to_ask_again(
     run: RunSettings, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
@@ -151,8 +171,61 @@ def test_a_launcher_that_is_killed_while_it_lets_the_code_change_leaves_what_it_
         patched.setattr(Path, "replace", dying(Path.replace))
         with pytest.raises(KeyboardInterrupt):
             go_on_with(flow, run, run)
-    assert saved_shape(run) == {"format": 1}
+    assert known_shapes(run)[-1] == {"format": 1}
     assert go_on_with(flow, run, run) == ["a filter was added"]
+
+
+# --- several shapes ---------------------------------------------------------------------------------------
+
+
+def shape(*fragments: str, output: tuple[tuple[str, str], ...] = ()) -> dict[str, Any]:
+    """Of a flow whose fragments keep no state; each reads the one before it."""
+    reads = dict(zip(fragments, ("rows", *fragments), strict=False))
+    same: dict[str, Any] = {"time": "ts", "width_us": 1, "lag_us": 0, "extent_us": 0, "plan": "p"}
+    same |= {
+        "reads": 1,
+        "stepwise": False,
+        "operators": [],
+        "tables": {},
+        "partitions": {"count": 1, "by": []},
+    }
+    columns = [["ts", "timestamp", True], *([name, kind, True] for name, kind in output)]
+    return {
+        "format": FORMAT,
+        "flow": "small",
+        "unit": "fragment",
+        "width_us": 1,
+        "sources": ["rows"],
+        "segments": {name: [name] for name in fragments},
+        "fragments": {n: {**same, "inputs": [[reads[n], "ts"]], "output": columns} for n in fragments},
+        "sinks": {},
+    }
+
+
+def test_changes_that_are_small_one_by_one_are_refused_together_while_the_first_code_has_snapshots() -> None:
+    first, second = shape("a", output=(("c", "bigint"),)), shape("a")
+    third = shape("a", output=(("c", "string"),))
+    assert compared([first], second)["refusals"] == compared([second], third)["refusals"] == []
+    (refusal,) = compared([first, second], third)["refusals"]
+    assert "its output column 'c' is string, and was bigint" in refusal
+    assert refusal.endswith("It goes when the run has saved its state twice with the code that it had last.)")
+
+
+def test_what_has_changed_is_told_once_and_since_the_newest() -> None:
+    first, second, third = shape("a"), shape("a", output=(("c", "int"),)), shape("a", "b")
+    assert compared([first, second], third) == {
+        "refusals": [],
+        "accepted": [
+            "fragment 'a' goes on: its output no longer has column 'c'",
+            "fragment 'b' is new and keeps no state: it begins with the first bucket after the saved state",
+        ],
+    }
+
+
+def test_what_speaks_against_it_by_every_code_is_said_once() -> None:
+    before = shape("a")
+    (refusal,) = compared([before, shape("a", "b")], {**before, "width_us": 2})["refusals"]
+    assert not refusal.endswith(")")
 
 
 def test_a_new_sink_does_not_take_the_output_of_another_run_for_its_own(
@@ -186,7 +259,7 @@ def test_why_it_cannot_be_told_is_said_once_and_not_when_the_run_ends(
 
     monkeypatch.setattr(module.subprocess, "run", fails)
     with pytest.raises(UserError if code == UserError.exit_code else EnvironmentFailed, match=said):
-        require_fit(run, run)
+        require_fit(run, known_shapes(run))
     assert failures(run.path) == {}
 
 

@@ -157,7 +157,8 @@ def _prepared(
         claim = claimed(store, settings, view.say)
         if former is not None:
             view.say(goes_on_from(store))
-            for sentence in go_on_with(flow, former, settings, new_code=new_code, say=view.say):
+            found = go_on_with(flow, former, settings, store=store, new_code=new_code, say=view.say)
+            for sentence in found:
                 view.say(sentence)
     except BaseException:
         if claim is not None:

@@ -23,8 +23,17 @@ from understudy.flow.loading import load_with_files
 from understudy.runtime.fit import require_fit
 from understudy.runtime.folder_lock import FolderLock, lock_of_run
 from understudy.runtime.partitioning import Dataflow
-from understudy.runtime.pinning import changed_ends, has_changed, pin, pinned_shape
+from understudy.runtime.pinning import (
+    changed_ends,
+    has_changed,
+    keep_former_shapes,
+    known_shapes,
+    pin,
+    pinned_shape,
+)
 from understudy.runtime.process import finished_file
+from understudy.runtime.saved_shapes import shapes_that_count
+from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.upgrade_files import (
     DONE,
@@ -131,8 +140,11 @@ def _looked_at(
     pin(wanted, flow, files)
     try:
         print("looking whether the saved state fits the new code", flush=True)
-        for sentence in require_fit(wanted, settings):
+        shapes = shapes_that_count(known_shapes(settings), store_of(settings))
+        for sentence in require_fit(wanted, shapes):
             print(sentence)
+        # What the new version adopts is of one of them.
+        keep_former_shapes(wanted, shapes)
         _require_unchanged(wanted)
         _require_running(settings)
         return Request(wanted, Dataflow.of(flow, wanted), trial_s, flow.bucket_us)

@@ -1,4 +1,6 @@
-"""A flow file that may have changed since its run was stopped: whether the run's state goes on under it."""
+"""A flow file that may have changed since its run was stopped: its shape, to be compared with those by which
+the run's state was made.
+"""
 
 from __future__ import annotations
 
@@ -25,4 +27,11 @@ def fit_of_file(
 
     Starts no query. Raises a FlowError if the flow cannot run at all as it is now.
     """
-    return fit(before, FlowEngines(load(path), unit, partitions, spark=spark).shape)
+    return fit(before, shape_of_file(path, unit=unit, partitions=partitions, spark=spark))
+
+
+def shape_of_file(
+    path: str | Path, *, unit: str, partitions: int, spark: SparkSession | None = None
+) -> dict[str, Any]:
+    """The shape of the flow in a file. Starts no query. Raises a FlowError if it cannot run at all."""
+    return FlowEngines(load(path), unit, partitions, spark=spark).shape

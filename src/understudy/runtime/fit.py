@@ -11,15 +11,17 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from understudy.core.bucket import NOTHING
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
 from understudy.runtime.gateway.journal import Journal, journal_file
-from understudy.runtime.pinning import has_changed, is_pinned, let_change, saved_shape, unpin
+from understudy.runtime.pinning import has_changed, is_pinned, known_shapes, let_change, shape_mark, unpin
 from understudy.runtime.process import failure_file
+from understudy.runtime.saved_shapes import shapes_that_count
+from understudy.runtime.saving.store import SnapshotStore
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.untaken import forget_untaken, untaken_version
 
@@ -27,6 +29,11 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 180.0
 _ANSWER = "fit: "
+#: Said of what speaks against the flow only because of an earlier code.
+_STILL_KEPT = (
+    " (A snapshot is still kept that was made by the code before. It goes when the run has saved its state "
+    "twice with the code that it had last.)"
+)
 
 
 def go_on_with(
@@ -34,6 +41,7 @@ def go_on_with(
     former: RunSettings,
     settings: RunSettings,
     *,
+    store: SnapshotStore | None = None,
     new_code: bool = False,
     say: Callable[[str], object] = log.info,
 ) -> list[str]:
@@ -43,7 +51,8 @@ def go_on_with(
     `new_code`. Raises `UserError` with every reason if the saved state cannot take it. What takes a while is
     said before it begins.
     """
-    if saved_shape(former) is None:
+    known = known_shapes(former)
+    if not known:
         unpin(former)
         return []
     split_anew = settings.partition_count != former.partition_count
@@ -57,22 +66,21 @@ def go_on_with(
             "Upgrade it again, or stop it and start it with --new-code"
         ]
     say("looking whether the saved state fits the flow as it is now")
-    accepted = require_fit(settings, former)
+    shapes = shapes_that_count(known, store)
+    accepted = require_fit(settings, shapes)
     _begin_new_sinks(flow, settings)
     if untaken is not None:
         forget_untaken(former)
-    let_change(former)
+    let_change(former, shapes)
     return accepted
 
 
-def require_fit(settings: RunSettings, former: RunSettings) -> list[str]:
-    """What the saved state of a run takes of the changes in its flow, in sentences.
+def require_fit(settings: RunSettings, shapes: Sequence[dict[str, Any]]) -> list[str]:
+    """What the saved state of a run, made by these shapes, takes of the changes in its flow, in sentences.
 
     Raises `UserError` with every reason if it cannot take all of them.
     """
-    if saved_shape(former) is None:
-        raise UserError(f"No node of run {former.run} is ready yet. Wait until it works.")
-    fit = _asked(settings)
+    fit = _asked(settings, shapes)
     if fit["refusals"]:
         reasons = "\n".join(f"- {reason}" for reason in fit["refusals"])
         raise UserError(f"The saved state does not fit the flow as it is now:\n{reasons}")
@@ -93,13 +101,14 @@ def _begin_new_sinks(flow: Flow, settings: RunSettings) -> None:
         journal.write(NOTHING, None)
 
 
-def _asked(settings: RunSettings) -> dict[str, Any]:
+def _asked(settings: RunSettings, shapes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The answer of a process of its own."""
     wanted = json.dumps(
         {
             "flow": settings.flow_path,
             "unit": settings.policy.unit,
             "partitions": settings.partition_count,
+            "shapes": [shape_mark(shape) for shape in shapes],
         }
     )
     command = [sys.executable, "-m", "understudy.runtime.main", "fit", settings.folder, wanted]
@@ -149,20 +158,34 @@ def kept_elsewhere(snapshots: Mapping[str, str | None]) -> list[str]:
 def answer(settings: RunSettings, asked: str) -> None:
     """Write the answer to the standard output."""
     # The process that asks does without Spark.
-    from understudy.engine.changed_flow import fit_of_file  # noqa: PLC0415
+    from understudy.engine.changed_flow import shape_of_file  # noqa: PLC0415
     from understudy.engine.session import session, stop_session  # noqa: PLC0415
 
     wanted = json.loads(asked)
-    shape = saved_shape(settings)
-    if shape is None:
+    shapes = [shape for shape in known_shapes(settings) if shape_mark(shape) in wanted["shapes"]]
+    if not shapes:
         raise EnvironmentFailed(f"{settings.path} does not say what its state was made by.")
     session(master=settings.master, heap_mb=settings.heap_mb, stderr=settings.log_file("fit.jvm"))
     try:
-        fit = fit_of_file(wanted["flow"], shape, unit=wanted["unit"], partitions=wanted["partitions"])
+        now = shape_of_file(wanted["flow"], unit=wanted["unit"], partitions=wanted["partitions"])
     finally:
         stop_session()
-    said = {
-        "refusals": [*(remark.sentence for remark in fit.refusals), *kept_elsewhere(fit.snapshots)],
-        "accepted": [remark.sentence for remark in fit.accepted],
-    }
-    print(f"{_ANSWER}{json.dumps(said)}", flush=True)
+    print(f"{_ANSWER}{json.dumps(compared(shapes, now))}", flush=True)
+
+
+def compared(shapes: Sequence[dict[str, Any]], now: dict[str, Any]) -> dict[str, list[str]]:
+    """What speaks against the flow as it is now if its state may be of any of these shapes, of which the last
+    is the newest; and what has changed since that one.
+    """
+    from understudy.engine.fitting import Fit, fit  # noqa: PLC0415
+
+    def reasons(found: Fit) -> list[str]:
+        return [*(remark.sentence for remark in found.refusals), *kept_elsewhere(found.snapshots)]
+
+    newest = fit(shapes[-1], now)
+    refusals = reasons(newest)
+    for shape in shapes[:-1]:
+        older = reasons(fit(shape, now))
+        known = {each.removesuffix(_STILL_KEPT) for each in refusals}
+        refusals += [f"{each}{_STILL_KEPT}" for each in older if each not in known]
+    return {"refusals": refusals, "accepted": [remark.sentence for remark in newest.accepted]}

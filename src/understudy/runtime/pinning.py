@@ -8,7 +8,8 @@ changes it. A fragment's imports at the time of a call are not seen.
 
 Between two generations of a run the code may change, as far as the saved state can take it. What the state
 was made by is written down for that, too (`engine.state_shape`), and `let_change` lets the next generation
-begin with the code as it is. Until a node of that has come up, the saved state is that of the code before.
+begin with the code as it is. What was written down before stays as long as snapshots of it may be kept
+(`saved_shapes`).
 
 While a run is upgraded, each of two versions of the flow has code of its own, in a folder of its own. The
 sources and sinks are the gateway's and belong to both, so what they are is written down in plain words.
@@ -16,14 +17,14 @@ sources and sinks are the gateway's and belong to both, so what they are is writ
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Set
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +34,14 @@ from understudy.flow.flow import Flow
 from understudy.flow.kinds import SourceKind
 from understudy.flow.loading import load, load_with_files
 from understudy.flow.writers import SinkKind
-from understudy.runtime.durable import make_path, write_once
+from understudy.runtime.durable import make_path, write_once, write_whole, written
 from understudy.runtime.settings import RunSettings
 
 log = logging.getLogger(__name__)
 
 FILE = "flow.json"
 SHAPE_FILE = "shape.json"
-FORMER_SHAPE_FILE = "former-shape.json"
+FORMER_SHAPES_FILE = "former-shapes.json"
 #: Where the code is written to if its own files are not what they were.
 CODE = "code"
 
@@ -173,8 +174,11 @@ def is_code(flow_path: str | Path, code: dict[str, Any]) -> bool:
 def pin_shape(settings: RunSettings, shape: dict[str, Any]) -> None:
     """Write down what the state of this run is made by, if no process has before."""
     _pinned(settings.version_path / SHAPE_FILE, shape)
-    with suppress(OSError):
-        (settings.version_path / FORMER_SHAPE_FILE).unlink(missing_ok=True)
+
+
+def shape_mark(shape: dict[str, Any]) -> str:
+    """What tells a shape, as it was read, from any other one."""
+    return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()
 
 
 def pinned_shape(settings: RunSettings) -> dict[str, Any] | None:
@@ -185,10 +189,20 @@ def pinned_shape(settings: RunSettings) -> dict[str, Any] | None:
     return _read(file) if file.exists() else None
 
 
-def saved_shape(settings: RunSettings) -> dict[str, Any] | None:
-    """What the saved state of this run was made by; None if no node ever came so far."""
-    former = settings.version_path / FORMER_SHAPE_FILE
-    return pinned_shape(settings) or (_read(former) if former.exists() else None)
+def known_shapes(settings: RunSettings) -> list[dict[str, Any]]:
+    """What the saved state of this run may be made by, the newest last. None if no node ever came so far."""
+    file = settings.version_path / FORMER_SHAPES_FILE
+    former: list[dict[str, Any]] = _read(file)["shapes"] if file.exists() else []
+    pinned = pinned_shape(settings)
+    return former if pinned is None else [*(each for each in former if each != pinned), pinned]
+
+
+def keep_former_shapes(settings: RunSettings, shapes: Sequence[dict[str, Any]]) -> None:
+    """The saved state of this run, or what it adopts, may be made by these. Raises `EnvironmentFailed`."""
+    file = settings.version_path / FORMER_SHAPES_FILE
+    with written(file):
+        make_path(file.parent)
+        write_whole(file, json.dumps({"shapes": list(shapes)}, indent=2) + "\n")
 
 
 def is_pinned(settings: RunSettings) -> bool:
@@ -196,21 +210,21 @@ def is_pinned(settings: RunSettings) -> bool:
     return (settings.version_path / FILE).exists()
 
 
-def let_change(settings: RunSettings) -> None:
-    """Let the next generation begin with the code as it is, and write it down anew.
+def let_change(settings: RunSettings, shapes: Sequence[dict[str, Any]]) -> None:
+    """Let the next generation begin with the code as it is, and write it down anew. These are the shapes that
+    the saved state may be made by.
 
     A launcher that is killed before that has begun must ask again whether the saved state fits.
     """
-    shape = settings.version_path / SHAPE_FILE
-    if shape.exists():
-        shape.replace(shape.with_name(FORMER_SHAPE_FILE))
+    keep_former_shapes(settings, shapes)
+    (settings.version_path / SHAPE_FILE).unlink(missing_ok=True)
     _drop_code(settings)
 
 
 def unpin(settings: RunSettings) -> None:
     """Forget the code, and what the state was made by: there is no state, or not any more."""
     _drop_code(settings)
-    for file in (SHAPE_FILE, FORMER_SHAPE_FILE):
+    for file in (SHAPE_FILE, FORMER_SHAPES_FILE):
         (settings.version_path / file).unlink(missing_ok=True)
 
 

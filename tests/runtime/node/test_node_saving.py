@@ -20,7 +20,9 @@ from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.policy import policy_named
 from understudy.runtime.node import saving as module
 from understudy.runtime.node.saving import SAVES_MAX, Saving, SavingStats, saving_for
+from understudy.runtime.pinning import pin_shape, shape_mark
 from understudy.runtime.saving.needed import Needed
+from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.saving.restoring import Restored
 from understudy.runtime.saving.store import Saved, SnapshotStore
 from understudy.runtime.settings import RunSettings
@@ -295,6 +297,19 @@ def test_the_store_of_a_run_is_in_its_folder_unless_it_is_named(tmp_path: Path) 
         saving = saving_for(each)
         assert saving is not None
         assert (saving._store.url, saving._store._keep) == (str(folder), 3)
+
+
+def test_what_a_node_saves_has_the_mark_of_the_shape_that_was_written_down(tmp_path: Path) -> None:
+    settings = RunSettings("run", "flow.py", str(tmp_path / "run"), "")
+    pin_shape(settings, {"segments": {"flow": ["a", "b"]}})
+    saving = saving_for(settings)
+    assert saving is not None
+    engine = SmallEngine(tmp_path / "engine", (SINK,))
+    engine.start()
+    told = Told()
+    told.save(saving, snapshot=engine.snapshot(tmp_path / "snapshot"))
+    (listed,) = store_of(settings).listed(COPY.partition)
+    assert listed.shape == shape_mark({"segments": {"flow": ["a", "b"]}})
 
 
 def elsewhere(settings: RunSettings, folder: Path) -> RunSettings:

@@ -22,6 +22,7 @@ from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Copy, Partition
 from understudy.engine.interface import Snapshot
 from understudy.flow.errors import EnvironmentFailed
+from understudy.runtime.pinning import pinned_shape, shape_mark
 from understudy.runtime.saving.needed import Needed, lost
 from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.saving.restoring import Restored
@@ -55,10 +56,15 @@ class SavingStats:
 
 
 def saving_for(settings: RunSettings) -> Saving | None:
-    """The dealings of one node with the run's store; None if the run saves nothing."""
+    """The dealings of one node with the run's store; None if the run saves nothing.
+
+    What the state is made by must be written down before.
+    """
     if not settings.saves:
         return None
-    return Saving(store_of(settings), Needed(settings.version_path))
+    shape = pinned_shape(settings)
+    mark = "" if shape is None else shape_mark(shape)
+    return Saving(store_of(settings, mark), Needed(settings.version_path))
 
 
 class Saving:

@@ -54,6 +54,8 @@ class Manifest:
     files: tuple[tuple[str, Object], ...]
     """By their path in the snapshot's folder."""
     outlets: tuple[SavedOutlet, ...]
+    shape: str = ""
+    """The mark of the flow's shape by which the state was made; nothing if that is not known."""
 
     def objects(self) -> Iterator[Object]:
         """All that it consists of; an object may come more than once."""
@@ -101,6 +103,8 @@ def decode(written: bytes) -> Manifest:
             said["saved_at"],
             tuple((name, Object(**each)) for name, each in said["files"]),
             tuple(_outlet(each) for each in said["outlets"]),
+            # One that was saved before there were marks has none.
+            str(said.get("shape", "")),
         )
     except (KeyError, TypeError, ValueError, BrokenInvariant) as problem:
         raise ValueError(f"its manifest is malformed: {problem}") from problem

@@ -75,16 +75,21 @@ class Listed:
     saved_at: float
     """Wall time of the process that saved it, in seconds."""
     size_bytes: int
+    shape: str = ""
+    """The mark of the flow's shape by which the state was made; nothing if that is not known."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Listed:
-        return cls(manifest.through, manifest.saved_at, manifest.size_bytes)
+        return cls(manifest.through, manifest.saved_at, manifest.size_bytes, manifest.shape)
 
 
 class SnapshotStore:
-    """The snapshots of one run by one version of its flow. Methods may be called from any thread."""
+    """The snapshots of one run by one version of its flow. Methods may be called from any thread.
 
-    def __init__(self, place: Place, run: str, *, keep: int = 2, version: int = 1) -> None:
+    What is saved gets the mark of the flow's `shape`.
+    """
+
+    def __init__(self, place: Place, run: str, *, keep: int = 2, version: int = 1, shape: str = "") -> None:
         require(keep >= 1, f"a store keeps at least one snapshot of each partition, not {keep}")
         require(bool(run), "a run has a name")
         require(version >= 1, f"versions of a flow count from 1, so there is no version {version}")
@@ -92,15 +97,16 @@ class SnapshotStore:
         self._run = quoted(run)
         self._keep = keep
         self._version = version
+        self._shape = shape
         self._writer = uuid.uuid4().hex[:12]
         self._bounded = Bounded(place.silence_s)
         self._shelves: dict[Partition, _Saving] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, url: str, run: str, *, keep: int = 2, version: int = 1) -> SnapshotStore:
+    def open(cls, url: str, run: str, *, keep: int = 2, version: int = 1, shape: str = "") -> SnapshotStore:
         """The store at a URL. Raises `UserError` or `EnvironmentFailed`, as `open_place` does."""
-        return cls(open_place(url), run, keep=keep, version=version)
+        return cls(open_place(url), run, keep=keep, version=version, shape=shape)
 
     @property
     def url(self) -> str:
@@ -268,15 +274,16 @@ class SnapshotStore:
         with self._lock:
             if partition not in self._shelves:
                 shelf = self._shelf(partition, self._version)
-                self._shelves[partition] = _Saving(shelf, self._writer, self._keep)
+                self._shelves[partition] = _Saving(shelf, self._writer, self._keep, self._shape)
             return self._shelves[partition]
 
 
 class _Saving:
     """Saves of one partition, one at a time, each of which goes on from what the last one wrote."""
 
-    def __init__(self, shelf: Shelf, writer: str, keep: int) -> None:
+    def __init__(self, shelf: Shelf, writer: str, keep: int, shape: str) -> None:
         self.shelf = shelf
+        self._shape = shape
         self._writer = writer
         self._keep = keep
         self._chains: Chains = {}
@@ -349,6 +356,7 @@ class _Saving:
             time.time(),
             tuple((name, each) for name, (each, _) in files.items()),
             planned.outlets,
+            self._shape,
         )
         sources: dict[Object, Path | Parts] = {**dict(files.values()), **planned.new}
         new = {each: source for each, source in sources.items() if not contents.has(each)}
