@@ -228,6 +228,13 @@ def test_what_speaks_against_it_by_every_code_is_said_once() -> None:
     assert not refusal.endswith(")")
 
 
+def test_a_fragment_comes_back_when_nothing_is_kept_from_when_it_was_there() -> None:
+    first, second = shape("a", "b"), shape("a")
+    assert compared([second], first)["refusals"] == []
+    (refusal,) = compared([first, second], first)["refusals"]
+    assert refusal.startswith("fragment 'b' was taken out and would come back as a new one")
+
+
 def test_a_new_sink_does_not_take_the_output_of_another_run_for_its_own(
     run: RunSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

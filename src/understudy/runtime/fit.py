@@ -20,7 +20,7 @@ from understudy.flow.flow import Flow
 from understudy.runtime.gateway.journal import Journal, journal_file
 from understudy.runtime.pinning import has_changed, is_pinned, known_shapes, let_change, shape_mark, unpin
 from understudy.runtime.process import failure_file
-from understudy.runtime.saved_shapes import shapes_that_count
+from understudy.runtime.saved_shapes import segments_of, shapes_that_count
 from understudy.runtime.saving.store import SnapshotStore
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.untaken import forget_untaken, untaken_version
@@ -185,7 +185,18 @@ def compared(shapes: Sequence[dict[str, Any]], now: dict[str, Any]) -> dict[str,
     newest = fit(shapes[-1], now)
     refusals = reasons(newest)
     for shape in shapes[:-1]:
-        older = reasons(fit(shape, now))
+        older = [*reasons(fit(shape, now)), *_come_back(shape, shapes[-1], now)]
         known = {each.removesuffix(_STILL_KEPT) for each in refusals}
         refusals += [f"{each}{_STILL_KEPT}" for each in older if each not in known]
     return {"refusals": refusals, "accepted": [remark.sentence for remark in newest.accepted]}
+
+
+def _come_back(shape: dict[str, Any], newest: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What was taken out since that shape, and is to begin anew under its name."""
+    there = [name for name in segments_of(now) if name not in segments_of(newest)]
+    return [
+        f"fragment {name!r} was taken out and would come back as a new one, while others may go on from "
+        "states that count on the old one. Leave it out, or give it another name."
+        for name in there
+        if name in segments_of(shape)
+    ]

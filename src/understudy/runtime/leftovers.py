@@ -1,7 +1,8 @@
 """What is left of a version of the flow that is over, and how it goes, so that upgrades leave no more behind
 than the last one did.
 
-    versions/<n>/, or flow.json, shape.json, code/   its code, and marks: gone when its nodes have ended
+    versions/<n>/, or flow.json, shape.json, former-shapes.json, code/
+                                                     its code, and marks: gone when its nodes have ended
     ready/, pulse/, failed/, state/ of its nodes     the same
     its snapshots in the store                       the same. Adoption is without a copy, so what a later
                                                      version took over stays. What only fragments had that
@@ -23,14 +24,16 @@ import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.history.parts import parts_of_processes
 from understudy.history.removing import keep_within
 from understudy.runtime.candidate import candidate_in, remove_candidate
-from understudy.runtime.pinning import pinned_shape, unpin
+from understudy.runtime.pinning import known_shapes, unpin
 from understudy.runtime.process import failure_file, ready_file, seated_file
 from understudy.runtime.pulse import pulse_file
+from understudy.runtime.saved_shapes import segments_of, shapes_that_count
 from understudy.runtime.saving.needed import Needed
 from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.settings import VERSIONS, RunSettings
@@ -92,32 +95,34 @@ def drop_code(settings: RunSettings, through: float = math.inf) -> None:
 
 def drop_states(settings: RunSettings) -> None:
     """The snapshots of every version that was begun but the run's own, and all that was saved of fragments
-    that the run does not have any more.
+    that the run does not have any more: not by its code, and not by any code that made a snapshot it could
+    go on from. Also while that code may change: a fragment that comes back has nothing to begin from then.
     """
-    segments = _segments(settings)
-    if not settings.saves or (segments is None and settings.versions_tried == 1):
+    known = _shapes(settings)
+    if not settings.saves or (not known and settings.versions_tried == 1):
         return
     try:
         store = store_of(settings)
+        shapes = shapes_that_count(known, store)
+        segments = {name for shape in shapes for name in segments_of(shape)}
         for version in sorted(store.versions()):
             # A later one is being begun.
             if version <= settings.versions_tried and version != settings.version:
                 store.drop_version(version)
-        if segments is not None:
+        if segments:
             Needed(settings.version_path).keep_only(segments)
             store.keep_only(segments, settings.versions_tried)
     except (EnvironmentFailed, UserError) as problem:
         log.warning("snapshots of versions that are over stay until the next upgrade, or start: %s", problem)
 
 
-def _segments(settings: RunSettings) -> list[str] | None:
-    """The names under which the run saves; None if no node has come so far that they are known."""
+def _shapes(settings: RunSettings) -> list[dict[str, Any]]:
+    """What the saved state may be made by; nothing if no node has come so far that it is known."""
     try:
-        shape = pinned_shape(settings)
+        return known_shapes(settings)
     except EnvironmentFailed as problem:
         log.warning("%s", problem)
-        return None
-    return None if shape is None else list(shape.get("segments", ())) or None
+        return []
 
 
 def drop_unfinished(settings: RunSettings) -> str | None:

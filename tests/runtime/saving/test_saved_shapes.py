@@ -1,4 +1,4 @@
-"""A former shape of the flow counts as long as a snapshot of it may be used."""
+"""A former shape of the flow counts as long as a snapshot of it may be used; then what only it saved goes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from saving_kit import RUN, P, files_of, sealed
 
 from understudy.core.replica.events import CopyState
 from understudy.core.shape.partition import Partition
+from understudy.runtime.leftovers import drop_unfinished
 from understudy.runtime.pinning import (
     keep_former_shapes,
     known_shapes,
@@ -20,6 +21,7 @@ from understudy.runtime.pinning import (
 )
 from understudy.runtime.saved_shapes import shapes_that_count
 from understudy.runtime.saving.manifest import Manifest, decode, encode
+from understudy.runtime.saving.needed import Needed
 from understudy.runtime.saving.of_run import store_of
 from understudy.runtime.saving.opening import open_place
 from understudy.runtime.saving.places import digest_of
@@ -56,6 +58,7 @@ class Run:
         """The next generation begins, and saves these partitions."""
         if self.known:
             let_change(self.settings, self.counting)
+            drop_unfinished(self.settings)
         pin_shape(self.settings, made_by)
         self.saves(shape_mark(made_by), *saves)
 
@@ -65,6 +68,12 @@ class Run:
             folder = sealed(self._folder / "snapshot", self._through, files_of(self._through))
             state = CopyState(1, self._through, ())
             store_of(self.settings, mark).save(partition, folder, state)
+            Needed(self.settings.version_path).note(partition)
+
+    def has(self, partition: Partition) -> bool:
+        is_there = store_of(self.settings).has_any(partition)
+        assert Needed(self.settings.version_path).has(partition) == is_there
+        return is_there
 
 
 @pytest.fixture
@@ -150,3 +159,29 @@ def test_what_an_upgrade_adopts_is_of_the_shapes_before(run: Run) -> None:
     pin_shape(second, SECOND)
     store_of(second).adopt(BASE, 1)
     assert shapes_that_count(known_shapes(second), store_of(second)) == [FIRST, SECOND]
+
+
+# --- fragments that come and go ---------------------------------------------------------------------------
+
+
+def test_a_fragment_that_comes_back_does_not_find_its_old_state(run: Run) -> None:
+    run.begins(FIRST, BASE, X)
+    run.begins(SECOND, BASE, BASE)
+    assert run.has(X), "until it is certain that the run goes on without it"
+    run.begins(shape(3, "base", "x"))
+    assert not run.has(X)
+    assert run.has(BASE)
+
+
+def test_its_state_stays_as_long_as_others_may_go_on_from_when_it_was_there(run: Run) -> None:
+    """Their output for it is gone as far as it had taken that."""
+    run.begins(FIRST, BASE, X)
+    run.begins(SECOND, BASE)
+    run.begins(THIRD)
+    assert run.has(X)
+
+
+def test_a_run_that_has_never_changed_keeps_all_that_it_has(run: Run) -> None:
+    run.begins(FIRST, BASE, X)
+    drop_unfinished(run.settings)
+    assert run.has(X) and run.has(BASE)
