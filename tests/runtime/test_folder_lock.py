@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import understudy as us
+from disk_kit import DiskRecord
 from process_kit import runs
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.loading import load
@@ -44,6 +45,17 @@ def copy(packets):
 
 flow.sink(copy, us.Console())
 """
+
+
+def test_the_folder_that_it_makes_outlives_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is in such a folder: a push that is answered must not be lost with its name."""
+    disk = DiskRecord(tmp_path, monkeypatch)
+    lock = lock_of_run(tmp_path / "made" / "run")
+    lock.take()
+    assert disk.steps == ["sync .", "sync made"]
+    lock.release()
 
 
 def test_a_folder_is_held_by_one_and_free_afterwards(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.flow.flow import Flow
+from understudy.runtime.durable import make_path
 
 FILE = "lock"
 #: Hidden, so that no program takes it for output.
@@ -45,7 +46,8 @@ class FolderLock:
         if self._file >= 0:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            # What is kept in it must not be lost with its name.
+            make_path(self._folder)
             # Python opens files so that no program that is started inherits them.
             file = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
         except (FileExistsError, NotADirectoryError) as problem:

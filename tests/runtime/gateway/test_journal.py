@@ -22,6 +22,14 @@ def test_a_position_is_on_disk_with_its_name_before_copies_may_forget(
     assert journal.read() == (5, None)
 
 
+def test_the_folder_of_the_journals_is_on_disk_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DiskRecord(tmp_path, monkeypatch)
+    Journal(tmp_path / "delivery" / "one.json").write(5, None)
+    assert disk.steps[0] == "sync ."
+
+
 def test_an_intent_is_whole_on_disk_before_it_replaces_a_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,15 @@ def test_a_file_is_synced_before_it_has_its_name_and_its_name_before_it_counts(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
+def test_the_folder_of_the_files_is_on_disk_with_its_name(
+    tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = DiskRecord(tmp_path, monkeypatch)
+    opened(kind(tmp_path / "deep" / "out")).recover()
+    assert disk.steps == ["sync .", "sync deep"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
 def test_what_a_crash_left_half_written_is_removed(tmp_path: Path, kind: Any) -> None:
     out = tmp_path / "out"
     writer = opened(kind(out))

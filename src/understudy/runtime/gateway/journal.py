@@ -15,7 +15,7 @@ from pathlib import Path
 
 from understudy.core.bucket import NOTHING, BucketId
 from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.durable import sync
+from understudy.runtime.durable import make_path, sync
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Journal:
             }
         half = self.file.with_suffix(".half")
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
+            make_path(self.file.parent)
             with half.open("w") as file:
                 json.dump({"position": position, "intent": range_}, file)
                 file.flush()

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.flow.writers import SinkKind, Writer
-from understudy.runtime.durable import sync
+from understudy.runtime.durable import make_path, sync
 from understudy.runtime.sinks.naming import file_name, finished_files
 
 _UNFINISHED = ".unfinished-"
@@ -61,7 +61,7 @@ class FolderWriter(Writer):
 
     def recover(self) -> int | None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_path(self._folder)
             for left_over in self._folder.glob(f"{_UNFINISHED}*"):
                 left_over.unlink()
             files = finished_files(self._folder)
