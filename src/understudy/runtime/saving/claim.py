@@ -5,10 +5,10 @@ two machines share, has no such lock. Both would find the same snapshots in a st
 would delete the other's. So whoever starts a run claims its part of the store: a file there holds a token of
 this start, the place where it runs, and a number that grows every `BEAT_S`.
 
-A start that finds the claim of another place watches it. If the number grows, the run still runs there, and
-this start is refused. If it does not grow for `WATCH_S`, nobody works there any more, as after a loss of
-power, and this start claims the store itself. A run that finds another token in place of its own has lost
-its store, and ends. No clock is compared with another.
+A start that finds the claim of another place, or of one that may be another (`whereabouts`), watches it. If
+the number grows, the run still runs there, and this start is refused. If it does not grow for `WATCH_S`,
+nobody works there any more, as after a loss of power, and this start claims the store itself. A run that
+finds another token in place of its own has lost its store, and ends. No clock is compared with another.
 
 Between a claim and the next look of the run that has lost its store, both may save for `BEAT_S`. That can
 only happen to a run whose launcher stood still for so long that it counted as dead.
@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from pathlib import Path
 
 from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.saving.store import SnapshotStore
+from understudy.runtime.saving.whereabouts import Whereabouts
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +48,24 @@ class Word:
     where: str
     at: float
     beat: int = 0
+    lock: str = ""
+    boot: str = ""
+    machine: str = ""
+
+    @property
+    def whereabouts(self) -> Whereabouts:
+        return Whereabouts(self.where, self.lock, self.boot, self.machine)
 
 
 class Claim:
-    """The claim of one start of a run. `take` comes first; `keep` then holds it in a thread of its own."""
+    """The claim of one start of a run, which holds the run's folder. `take` comes first; `keep` then holds it
+    in a thread of its own.
+    """
 
     def __init__(self, store: SnapshotStore, folder: Path) -> None:
         self._store = store
-        self._word = Word(secrets.token_hex(8), f"{folder} on {socket.gethostname()}", time.time())
+        self._here = Whereabouts.of(folder)
+        self._word = Word(secrets.token_hex(8), at=time.time(), **vars(self._here))
         self._over = threading.Event()
         self._taken = False
         self._thread: threading.Thread | None = None
@@ -68,8 +78,10 @@ class Claim:
         """
         found = self._read()
         # Of the same place it is of a start that is over: this one holds the folder.
-        if found is not None and found.where != self._word.where:
-            say(f"the state was last used by {found.where}; looking for {WATCH_S:g} s whether it still is")
+        if found is not None and not found.whereabouts.are_surely(self._here):
+            alike = ", perhaps a copy or another machine" if found.where == self._here.where else ""
+            look = f"looking for {WATCH_S:g} s whether it still is"
+            say(f"the state was last used by {found.where}{alike}; {look}")
             self._require_silent(found)
         self._write()
         self._taken = True
