@@ -199,6 +199,40 @@ def test_a_run_that_stood_still_hears_that_its_store_was_taken_and_leaves_it_alo
     assert second.lost == ""
 
 
+@pytest.mark.parametrize("problem", [FileNotFoundError("it is gone"), RuntimeError("can't start new thread")])
+def test_no_trouble_ends_the_beat(
+    claim: Make, place: Place, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    """Without it the run would count as dead elsewhere, and lose its state to a second start."""
+    first = claim(HERE)
+    taken(first)
+    asked = 0
+
+    def failing(*_: object) -> bytes:
+        nonlocal asked
+        asked += 1
+        raise problem
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, "write", failing)
+        first.keep()
+        until(lambda: asked > 2)
+    with pytest.raises(UserError, match="still running"):
+        taken(claim(THERE))
+
+
+def test_a_store_whose_folder_goes_while_it_is_claimed_is_said_at_the_start(
+    claim: Make, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise FileNotFoundError("no such folder")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, "write", gone)
+        with pytest.raises(EnvironmentFailed, match=r"claim\.json cannot be written: no such folder"):
+            taken(claim(HERE))
+
+
 def test_a_store_that_does_not_answer_for_a_while_costs_no_claim(
     claim: Make, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

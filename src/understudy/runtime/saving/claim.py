@@ -117,9 +117,11 @@ class Claim:
                 self._word = replace(self._word, beat=self._word.beat + 1)
                 self._write()
                 troubled = False
-            except EnvironmentFailed as problem:
+            except Exception as problem:
+                # Whatever it is: a run whose number stands still counts as dead elsewhere.
                 if not troubled:
                     log.warning("the claim on the store cannot be renewed: %s", problem)
+                    log.debug("the reason", exc_info=problem)
                 troubled = True
 
     def release(self) -> None:

@@ -137,8 +137,13 @@ class SnapshotStore:
             self._place.make_folder(self._run)
             self._place.write(path, [contents], tick)
 
-        with failing(f"{self._place.path(path)} cannot be written"):
-            self._bounded.one(write)
+        what = f"{self._place.path(path)} cannot be written"
+        try:
+            with failing(what):
+                self._bounded.one(write)
+        except FileNotFoundError as problem:
+            # Its folder went while it was written.
+            raise failure(what, problem) from problem
 
     def delete_note(self, name: str, silence_s: float | None = None) -> None:
         """Delete such a file, if it is there. Raises `EnvironmentFailed`."""
