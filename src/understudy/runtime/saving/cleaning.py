@@ -1,10 +1,15 @@
-"""What is deleted after a save, and when.
+"""What is deleted after a save, and after one that failed, and when.
 
 Of each version of the flow, the newest snapshots that are whole stay, as many as the store keeps; the others
 go. First their manifests go, so that no reader begins with one of them, then the objects that only they
 named. An object that no snapshot names is the left-over of a save that failed or of a version that was
 dropped, or another process has written it and is about to name it. Only its age can tell: it goes once it is
 older than `GRACE_S` by the clock of the file system.
+
+What a process has written itself in a save that failed it need not wait for. It goes at once if the store is
+full: without its room no save might ever succeed again. Otherwise the next save goes on from it, and deletes
+what it has no use for before it writes. To another process these are objects like those of a snapshot that
+expires: it may have found one, and the four rules below hold for it.
 
 A snapshot that lacks an object, or has a damaged manifest, would never be restored. It does not count among
 those that stay; it is set aside.
@@ -40,7 +45,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving.layout import OBJECTS, SnapshotName
@@ -55,10 +60,11 @@ GRACE_S = 3600.0
 FRESH_S = 15.0
 
 
-def clean(shelf: Shelf, contents: Contents, keep: int) -> list[SnapshotName]:
+def clean(shelf: Shelf, contents: Contents, keep: int, left: Collection[str] = ()) -> list[SnapshotName]:
     """Delete what is not needed; returns the snapshots that stay, newest first.
 
-    Trouble is logged: the save that came before has succeeded. The next save tries again.
+    `left` are objects that saves of this process have written and not named: their age does not matter.
+    Trouble is logged: it is not that of a save. The next save tries again.
     """
     whole = {name for name, manifest in contents.manifests.items() if not contents.lacks(manifest)}
     ranked = sorted(whole, reverse=True)
@@ -73,7 +79,7 @@ def clean(shelf: Shelf, contents: Contents, keep: int) -> list[SnapshotName]:
         return ranked
     try:
         _delete_unfinished(shelf, contents)
-        _delete_objects(shelf, contents, stay, expired)
+        _delete_objects(shelf, contents, stay, expired, left)
     except EnvironmentFailed as problem:
         log.warning("%s", problem)
     return stay
@@ -102,11 +108,15 @@ def _delete_unfinished(shelf: Shelf, contents: Contents) -> None:
 
 
 def _delete_objects(
-    shelf: Shelf, contents: Contents, stay: Sequence[SnapshotName], expired: Sequence[SnapshotName]
+    shelf: Shelf,
+    contents: Contents,
+    stay: Sequence[SnapshotName],
+    expired: Sequence[SnapshotName],
+    left: Collection[str],
 ) -> None:
     """Delete what nothing names, once the expired manifests are gone."""
     named = {each.digest for name in stay for each in contents.manifests[name].objects()}
-    retired = {each.digest for name in expired for each in contents.manifests[name].objects()}
+    retired = {each.digest for name in expired for each in contents.manifests[name].objects()}.union(left)
     needless = {
         digest
         for digest, entry in contents.objects.items()

@@ -60,7 +60,9 @@ class Contents:
     written_at: Mapping[str, float]
     """When each unfinished file was written, by the clock of the file system."""
     now: float
-    """The moment, by that clock: when the newest file was written."""
+    """The moment, by that clock, or somewhat earlier: when the newest file was written, or after that as long
+    as has passed since it was seen. While a disk is full no new file comes.
+    """
     looked_at: float
     """The moment, by our monotonic clock."""
 
@@ -83,9 +85,15 @@ def failing(what: str) -> Iterator[None]:
         raise failure(what, problem) from problem
 
 
+def is_full(problem: BaseException | None) -> bool:
+    """Whether a failure comes from a lack of room, as far as the file system says so."""
+    reason = problem.__cause__ if isinstance(problem, EnvironmentFailed) else problem
+    return isinstance(reason, OSError) and reason.errno in _FULL
+
+
 def failure(what: str, problem: Exception) -> EnvironmentFailed:
     """What failed, why, and what to do."""
-    if isinstance(problem, OSError) and problem.errno in _FULL:
+    if is_full(problem):
         then = "Free the disk."
     elif isinstance(problem, TimeoutError):
         then = "Check that the file system answers."
@@ -114,6 +122,8 @@ class Shelf:
         self._folder = folder
         #: A snapshot is never written again, so its manifest need not be read again to know what it names.
         self._manifests: dict[int, dict[SnapshotName, Manifest]] = {}
+        #: A moment by the clock of the file system, and by ours.
+        self._moment = 0.0, 0.0
 
     def path(self, *parts: str) -> str:
         return "/".join((self._folder, *parts))
@@ -147,13 +157,18 @@ class Shelf:
             **{f"{self.snapshots}/{entry.name}": entry for entry in strange},
             **{f"{OBJECTS}/{entry.name}": entry for entry in objects if entry.name.startswith(".")},
         }
+        newest = max((entry.written_at for entry in (*files, *objects)), default=0.0)
+        earlier, seen_at = self._moment
+        # A file system that tells no times tells nothing.
+        now = max(newest, earlier + looked_at - seen_at) if newest else 0.0
+        self._moment = now, time.monotonic()
         return Contents(
             manifests,
             unreadable,
             {entry.name: entry for entry in objects if not entry.name.startswith(".")},
             tuple(others),
             {name: entry.written_at for name, entry in others.items()},
-            max((entry.written_at for entry in (*files, *objects)), default=0.0),
+            now,
             looked_at,
         )
 
@@ -277,6 +292,10 @@ class Shelf:
             path = self.path(self.snapshots, str(name))
             self._bounded.one(lambda tick: self.place.write(path, [manifest], tick))
             self._settle(self.snapshots)
+
+    def settle(self) -> None:
+        """Every snapshot that is listed is listed after a loss of power, too."""
+        self._settle(self.snapshots)
 
     def _settle(self, folder: str) -> None:
         with failing(f"Snapshots cannot be written to {self.shown(folder)}"):

@@ -39,7 +39,7 @@ from understudy.runtime.saving.manifest import Manifest, Object, encode
 from understudy.runtime.saving.opening import OPENING_S, open_place
 from understudy.runtime.saving.places import UNFINISHED, Parts, Place, digest_of
 from understudy.runtime.saving.restoring import Restored, restore_newest
-from understudy.runtime.saving.shelf import Shelf, failing, failure
+from understudy.runtime.saving.shelf import Shelf, failing, failure, is_full
 
 #: How often a save begins again because another process deleted what it had found.
 _ATTEMPTS_MAX = 3
@@ -293,6 +293,9 @@ class _Saving:
         self._keep = keep
         self._chains: Chains = {}
         self._sequence = 0
+        #: The last save failed; and what such saves have written since the last one that did not.
+        self._failed = False
+        self._left: set[str] = set()
         self._busy = threading.Lock()
 
     def save(self, folder: Path, state: CopyState) -> Saved:
@@ -300,31 +303,56 @@ class _Saving:
             began = time.monotonic()
             files = _files_of(folder)
             self.shelf.make_folders()
-            bytes_written = files_written = 0
-            for _ in range(_ATTEMPTS_MAX):
-                name, manifest, new, chains = self._written(files, state)
-                bytes_written += sum(new)
-                files_written += len(new)
-                contents = self.shelf.look()
-                if not contents.lacks(manifest):
-                    break
-                self.shelf.delete_snapshots([name])
-            else:
-                raise EnvironmentFailed(
-                    f"A snapshot of {self.shelf.partition} cannot be saved to {self.shelf.shown()}: another "
-                    f"process deletes what this one writes. Check that only one run has this name."
-                )
-            self._chains = chains
-            stay = clean(self.shelf, contents, self._keep)
-            return Saved(
-                state.through,
-                self._floor(stay),
-                len(stay),
-                bytes_written,
-                files_written,
-                manifest.size_bytes,
-                time.monotonic() - began,
+            if self._failed:
+                # What was written is not written again, and the rest may be the room that this save needs.
+                runs = plan(state, self._chains, lambda _run: True).new
+                self._clean_up({each.digest for each in (*runs, *(each for each, _ in files.values()))})
+            try:
+                saved = self._saved(files, state, began)
+            except (EnvironmentFailed, FileNotFoundError) as problem:
+                self._failed = True
+                if is_full(problem):
+                    # Other saves, and others who write to that disk, need the room.
+                    with contextlib.suppress(EnvironmentFailed, FileNotFoundError):
+                        self._clean_up()
+                raise
+            self._failed, self._left = False, set()
+            return saved
+
+    def _clean_up(self, wanted: Collection[str] = ()) -> None:
+        """Delete what saves that failed have left, but for the objects that are wanted."""
+        # Whatever is listed may replace an older snapshot; the last save may have failed to see to that.
+        self.shelf.settle()
+        contents = self.shelf.look()
+        self._left &= contents.objects.keys()
+        clean(self.shelf, contents, self._keep, self._left.difference(wanted))
+
+    def _saved(self, files: dict[str, tuple[Object, Path | Parts]], state: CopyState, began: float) -> Saved:
+        bytes_written = files_written = 0
+        for _ in range(_ATTEMPTS_MAX):
+            name, manifest, new, chains = self._written(files, state)
+            bytes_written += sum(new)
+            files_written += len(new)
+            contents = self.shelf.look()
+            if not contents.lacks(manifest):
+                break
+            self.shelf.delete_snapshots([name])
+        else:
+            raise EnvironmentFailed(
+                f"A snapshot of {self.shelf.partition} cannot be saved to {self.shelf.shown()}: another "
+                f"process deletes what this one writes. Check that only one run has this name."
             )
+        self._chains = chains
+        stay = clean(self.shelf, contents, self._keep, self._left)
+        return Saved(
+            state.through,
+            self._floor(stay),
+            len(stay),
+            bytes_written,
+            files_written,
+            manifest.size_bytes,
+            time.monotonic() - began,
+        )
 
     def _floor(self, stay: Sequence[SnapshotName]) -> BucketId:
         return NOTHING if len(stay) < self._keep else min(each.through for each in stay)
@@ -365,6 +393,7 @@ class _Saving:
         )
         sources: dict[Object, Path | Parts] = {**dict(files.values()), **planned.new}
         new = {each: source for each, source in sources.items() if not contents.has(each)}
+        self._left |= {each.digest for each in new}
         self.shelf.write_objects(new)
         name = self._new_name(state.through, (*contents.manifests, *contents.unreadable))
         encoded = encode(manifest)
