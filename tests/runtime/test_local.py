@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -373,6 +374,23 @@ def test_settings_that_the_disk_does_not_take_are_not_those_of_the_run(
     assert run.settings == RunSettings.load(before.path) == before
     run.go_on_as(replace(before, versions_tried=2))
     assert run.settings == RunSettings.load(before.path) == replace(before, versions_tried=2)
+
+
+def test_what_is_over_goes_while_no_upgrade_goes_on(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[int, int]] = []
+
+    def look(settings: RunSettings, status: dict[str, Any]) -> None:
+        looked.append((settings.version, status["epoch"]))
+
+    answer = {"epoch": 7, "rows_out": {}, "version": 1, "candidate": None, "waiting_for_room": []}
+    monkeypatch.setattr(run._status, "ask", lambda _timeout_s: answer)
+    monkeypatch.setattr(run._former_trees, "look", look)
+    run.status()
+    assert looked == [(1, 7)]
+    asked_for_version_2(run)
+    run.status()
+    run.status()
+    assert looked == [(1, 7)], "a version that begins is not over"
 
 
 def test_a_request_is_taken_up_by_whoever_asks_for_the_status(run: LocalRun) -> None:

@@ -30,6 +30,7 @@ from understudy.runtime.children import Child, Setback, end_all, retry_pause_s, 
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.durable import written
 from understudy.runtime.folder_lock import FolderLock, lock_of_run, locks_of_outputs
+from understudy.runtime.former_trees import FormerTrees
 from understudy.runtime.going_on import next_incarnation
 from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.printed import bound_printed
@@ -95,6 +96,7 @@ class LocalRun:
         #: How it is being stopped, if that is in good order.
         self._stopped: Stopped | None = None
         self.upgrading = Upgrading(self)
+        self._former_trees = FormerTrees()
 
     @property
     def node_names(self) -> list[str]:
@@ -181,6 +183,8 @@ class LocalRun:
             if status is not None and status["rows_out"]:
                 self._start_the_others("output flows")
             self.upgrading.look(status)
+            if status is not None and self.upgrading.is_idle:
+                self._former_trees.look(self.settings, status)
         return status
 
     def check(self) -> None:

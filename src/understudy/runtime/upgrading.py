@@ -125,6 +125,11 @@ class Upgrading:
         return frozenset(self._started)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no version has begun, and is not over, beside that of the run."""
+        return self._request is None
+
+    @property
     def is_delivered(self) -> bool:
         """Whether the gateway delivers what the new version puts out while it may still be taken back, or did
         so until now: a mistake that the gateway meets may be the new version's.

@@ -15,6 +15,9 @@ for that. All callbacks run on the follower, one at a time.
 `latest_view` and the callbacks never block: reports leave through an outbox with a thread of its own. So the
 data path goes on with what was last read.
 
+**A tree may be gone**, because the run goes on without this process, or because ZooKeeper lost its data. Then
+the process goes on with what was last read, too. It reports to nobody and is no member any more.
+
 **Sessions.** A session that expired took our members with it. The follower puts each back under its name. A
 view declares seats dead, not names: a process that lost its seats meanwhile comes back as a standby.
 """
@@ -50,6 +53,8 @@ log = logging.getLogger(__name__)
 
 #: Distinct reports that may wait for ZooKeeper; beyond that the oldest give way.
 OUTBOX_MAX = 1_000
+#: Above the trees of all runs.
+ROOT = "/understudy"
 
 T = TypeVar("T")
 
@@ -94,7 +99,7 @@ class Coordination:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         self.run = run
-        self.root = f"/understudy/{run}"
+        self.root = f"{ROOT}/{run}"
         self._lock = threading.Lock()
         self._memberships: list[Membership] = []
         self._view_listeners: list[_ViewListener] = []
@@ -102,6 +107,7 @@ class Coordination:
         self._latest: View | None = None
         self._outbox: deque[bytes] = deque()
         self._outgoing = threading.Condition(self._lock)
+        self._said_gone = False
         self._wake = threading.Event()
         self.session = Session(address, session_timeout_ms, connect_timeout_s)
         self._client = self.session.client
@@ -296,6 +302,8 @@ class Coordination:
                 self.session.patiently(lambda body=content: self._client.create(path, body, sequence=True))  # type: ignore[misc]
             except Closed:
                 return
+            except NoNodeError:
+                self._say_gone()
             with self._lock:
                 if self._outbox and self._outbox[0] == content:
                     self._outbox.popleft()
@@ -316,10 +324,18 @@ class Coordination:
                 # The connection's return wakes us as well, but a slow server breaks no connection.
                 self._wake.set()
                 self.session.await_connection(1.0)
+            except NoNodeError:
+                self._say_gone()
             except EnvironmentFailed as error:
                 _left_its_thread(error)
             except Exception:
                 log.exception("following run %s failed; trying again at the next change", self.run)
+
+    def _say_gone(self) -> None:
+        # A process that only looks on need not know.
+        if self._memberships and not self._said_gone:
+            self._said_gone = True
+            log.warning("ZooKeeper at %s has nothing of run %s any more", self.address, self.run)
 
     def _keep_memberships(self, members: list[Member]) -> None:
         there = {member.name for member in members}
