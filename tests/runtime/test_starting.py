@@ -96,7 +96,7 @@ def resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorde
 
 
 def answers(run: LocalRun, rows_out: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    status = {"rows_out": rows_out, "version": 1, "candidate": None, "waiting_for_room": []}
+    status = {"rows_out": rows_out, "epoch": 0, "version": 1, "candidate": None, "waiting_for_room": []}
     monkeypatch.setattr(run, "_status", SimpleNamespace(ask=lambda _: status, close=lambda: None))
     run.status()
 
