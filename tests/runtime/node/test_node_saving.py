@@ -23,8 +23,9 @@ from understudy.runtime.node.saving import SAVES_MAX, Saving, SavingStats, savin
 from understudy.runtime.pinning import pin_shape, shape_mark
 from understudy.runtime.saving.needed import Needed
 from understudy.runtime.saving.of_run import store_of
+from understudy.runtime.saving.partition_saves import Saved
 from understudy.runtime.saving.restoring import Restored
-from understudy.runtime.saving.store import Saved, SnapshotStore
+from understudy.runtime.saving.store import SnapshotStore
 from understudy.runtime.settings import RunSettings
 
 

@@ -15,8 +15,9 @@ from saving_kit import RUN, SHELF, P, Saver, bucket, no_tick, objects, restored,
 from understudy.flow.errors import EnvironmentFailed
 from understudy.runtime.saving import cleaning
 from understudy.runtime.saving.local import LocalPlace
+from understudy.runtime.saving.partition_saves import Saved
 from understudy.runtime.saving.places import Parts, Place
-from understudy.runtime.saving.store import Saved, SnapshotStore
+from understudy.runtime.saving.store import SnapshotStore
 
 ROOM_BYTES = 100_000
 WAIT_S = 30.0

@@ -12,8 +12,7 @@ import pytest
 from saving_kit import P, Saver, bucket, objects, once_before, restored, set_aside, snapshots, state
 
 from understudy.flow.errors import EnvironmentFailed
-from understudy.runtime.saving import cleaning
-from understudy.runtime.saving import store as store_module
+from understudy.runtime.saving import cleaning, partition_saves
 from understudy.runtime.saving.cleaning import clean
 from understudy.runtime.saving.opening import open_place
 from understudy.runtime.saving.places import Place
@@ -103,7 +102,7 @@ def test_a_process_that_slept_deletes_nothing_by_an_old_look(
 
     before = objects(place)
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "clean", late)
+        patch.setattr(partition_saves, "clean", late)
         saved = saver.save(60)
     assert (saved.floor, saved.kept) == (40, 2)
     assert before <= objects(place)
