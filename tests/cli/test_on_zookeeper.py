@@ -31,7 +31,7 @@ from understudy.runtime.partitioning import Dataflow
 from understudy.runtime.process import begun_file, failure_file, finished_file, ready_file
 from understudy.runtime.settings import RunSettings
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 #: A process with a child of its own; both wait until they are killed.
 FAMILY = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"

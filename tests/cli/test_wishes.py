@@ -39,7 +39,7 @@ from understudy.runtime.coordination.reports import written
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.settings import RunSettings
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 SHAPE = chain_of(sessions=2, stats=2)
 COPY = Copy(Partition("sessions", 0), 0)

@@ -35,29 +35,10 @@ def flows(status: dict[str, Any]) -> bool:
     return delivers(status) and every_state_is_saved(status)
 
 
-def test_a_changed_flow_goes_live_and_is_the_one_that_goes_on(
+def test_a_changed_flow_goes_live_although_the_gateway_is_killed_on_trial_and_is_the_one_that_goes_on(
     owner: Callable[..., Owner], tmp_path: Path
 ) -> None:
     run = Commanded(owner, tmp_path, "pair")
-    with run.rows as rows:
-        run.wait(flows)
-        give_a_column(run.flow, "F.lit(2)")
-        upgrade = run.upgrade()
-        assert said_by(upgrade).endswith("done\n")
-        assert upgrade.process.returncode == 0
-        run.wait(lambda status: status["version"] == 2 and status["candidate"] is None)
-        assert "the run goes on with version 2" in run.stop()
-        run.go_on()
-        run.wait(delivers)
-    run.said()
-    assert made_by(tmp_path) == [None, 2]
-    assert_right(tmp_path, rows)
-
-
-def test_an_upgrade_goes_on_when_the_gateway_is_killed_on_trial(
-    owner: Callable[..., Owner], tmp_path: Path
-) -> None:
-    run = Commanded(owner, tmp_path, "none")
     with run.rows as rows:
         run.wait(flows)
         give_a_column(run.flow, "F.lit(2)")
@@ -71,6 +52,9 @@ def test_an_upgrade_goes_on_when_the_gateway_is_killed_on_trial(
         assert said_by(upgrade).endswith("done\n")
         assert upgrade.process.returncode == 0
         run.wait(lambda status: status["version"] == 2 and status["candidate"] is None)
+        assert "the run goes on with version 2" in run.stop()
+        run.go_on()
+        run.wait(delivers)
     run.said()
     assert made_by(tmp_path) == [None, 2]
     assert_right(tmp_path, rows)

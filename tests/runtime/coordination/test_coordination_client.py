@@ -21,7 +21,7 @@ from understudy.runtime.coordination.client import Coordination, Superseded
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.process import END_TIMEOUT_S
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 
 def view(epoch: int) -> View:

@@ -13,7 +13,7 @@ from understudy.flow.errors import EnvironmentFailed, UserError
 from understudy.runtime.going_on import await_departure, next_generation
 from understudy.runtime.settings import RunSettings
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 WAIT_S = 30.0
 

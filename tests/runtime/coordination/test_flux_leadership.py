@@ -19,7 +19,7 @@ from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.reports import DrainWish, MoveWish, Wish, written
 from understudy.runtime.coordination.wishes import answer_to, asked, fresh_id, put_answer
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 SHAPE = chain_of(sessions=2, stats=1)
 NODES = ("node-1.1", "node-2.1", "node-3.1")

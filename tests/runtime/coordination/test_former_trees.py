@@ -21,7 +21,7 @@ from understudy.runtime.partitioning import require_view
 from understudy.runtime.process import seated_file
 from understudy.runtime.settings import RunSettings
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 
 @pytest.fixture

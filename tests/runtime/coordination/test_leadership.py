@@ -20,7 +20,7 @@ from understudy.runtime.coordination.client import Coordination, Report
 from understudy.runtime.coordination.leader import Leadership
 from understudy.runtime.coordination.reports import DrainWish, MoveWish, event_of, written
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 ACTIVE, DEAD, STDBY = Status.ACTIVE, Status.DEAD, Status.STDBY
 FLOW = Partition("flow")

@@ -18,7 +18,7 @@ from understudy.core.view.view import Seat, Seats, Status, View
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.leader import Leadership
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 SEATED = View(1, {Partition("flow"): Seats(1, (Seat("a", 1, Status.ACTIVE), Seat("b", 1, Status.DEAD)))})
 

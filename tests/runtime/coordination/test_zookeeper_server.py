@@ -21,7 +21,7 @@ from understudy.runtime.coordination import server as module
 from understudy.runtime.coordination.client import Coordination
 from understudy.runtime.coordination.server import HOST, WRAPPER, ZooKeeperServer
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 
 def test_it_listens_on_one_loopback_port_and_nowhere_else(shared_server: ZooKeeperServer) -> None:

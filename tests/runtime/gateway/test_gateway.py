@@ -30,7 +30,7 @@ from understudy.runtime.process import Ending, finished_file, opened_file, ready
 from understudy.runtime.settings import RunSettings
 from understudy.runtime.status import RunStatus
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 WAIT_S = 60.0
 WIDTH_US = 100_000

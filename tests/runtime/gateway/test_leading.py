@@ -18,7 +18,7 @@ from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.gateway.leading import FACT, Leading
 from understudy.runtime.process import seated_file
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 
 class Part:

@@ -26,7 +26,7 @@ from understudy.runtime.gateway.opening import adopt_states
 from understudy.runtime.process import seated_file
 from understudy.runtime.saving.store import SnapshotStore
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from small_upgrade import UpgradedRun
 from understudy.runtime.coordination.server import ZooKeeperServer
 from understudy.runtime.process import finished_file
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 Make = Callable[[str], UpgradedRun]
 

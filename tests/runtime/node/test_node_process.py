@@ -23,7 +23,7 @@ from understudy.runtime.node.process import Node
 from understudy.runtime.process import Ending
 from understudy.runtime.settings import RunSettings
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.zookeeper
 
 WAIT_S = 20.0
 
