@@ -184,7 +184,8 @@ class Upgraded:
         code, said = self.run.upgrade(flow, "--trial", "30")
         if code != 1 or "taken back" not in said or self.run.settings.version != before:
             raise RuntimeError(f"{what}: the new version was not taken back, exit code {code}: {said}")
-        self.taken_back[what] = said.splitlines()[-1]
+        # A result names no folder of the machine that it was measured on.
+        self.taken_back[what] = said.splitlines()[-1].replace(str(self.run.folder), "FOLDER")
         say(f"{self.policy}: {what}. {self.taken_back[what]}")
         self._await_output(self._rows_out())
 
