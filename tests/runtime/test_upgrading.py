@@ -62,6 +62,21 @@ def test_an_upgrade_in_every_step(run: Upgraded) -> None:
     assert run.look(DONE) == []
 
 
+def test_an_upgrade_is_under_way_until_the_nodes_of_the_old_version_have_ended(
+    run: Upgraded,
+) -> None:
+    idle = [run.upgrading.is_idle]
+    run.reach("finishing")
+    idle.append(run.upgrading.is_idle)
+    run.look(LIVE)
+    run.look(DONE)
+    idle.append(run.upgrading.is_idle)
+    run.fleet.nodes_ended()
+    run.look(DONE)
+    idle.append(run.upgrading.is_idle)
+    assert idle == [True, False, False, True]
+
+
 def test_the_new_settings_are_those_of_the_run_but_for_the_code_and_the_nodes(run: Upgraded) -> None:
     before = run.fleet.settings
     run.reach("finishing")

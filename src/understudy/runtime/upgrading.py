@@ -127,7 +127,7 @@ class Upgrading:
     @property
     def is_idle(self) -> bool:
         """Whether no version has begun, and is not over, beside that of the run."""
-        return self._request is None
+        return self._step == self._await_request
 
     @property
     def is_delivered(self) -> bool:
